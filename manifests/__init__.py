@@ -1,0 +1,4 @@
+"""What a corpus is on disk, and how to question it: schemas, rules, logs, verify, audit.
+
+This package imports none of the other three, and neither ray nor torch.
+"""

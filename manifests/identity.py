@@ -1,0 +1,48 @@
+"""A document's identity: (component, file, position), printed `component/file#position`.
+
+`component` is the recipe's name for a source, `file` the input file's path relative to the component's root, and
+`position` a number that depends on the file alone: the byte offset of the record (WARC, ARC: where its compressed member
+starts; the uncompressed offset in files of one member), the line number counted from 0 with blank and bad lines (JSONL),
+the row index (Parquet), or 0 (a file of a folder). It does not depend on parser, sharding, workers or other files.
+*Id order* is the order of the triple: component and file by code point, position as a number.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+COMPONENT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+
+
+class DocumentId(NamedTuple):
+    component: str
+    file: str
+    position: int
+
+    def __str__(self) -> str:
+        return f"{self.component}/{self.file}#{self.position}"
+
+    @staticmethod
+    def parse(printed: str) -> DocumentId:
+        """The triple behind a printed id; ValueError when it is not one."""
+        path, hash_mark, position = printed.rpartition("#")
+        component, slash, file = path.partition("/")
+        if not (hash_mark and slash and file and position.isdecimal() and COMPONENT_NAME.fullmatch(component)):
+            raise ValueError(f"{printed!r} is not a document id: expected component/file#position")
+        return DocumentId(component, file, int(position))
+
+
+def printed_ids(batch: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
+    """The printed id of every row, from its columns component, file and position."""
+    path = pc.binary_join_element_wise(batch["component"], batch["file"], "/")
+    return pc.binary_join_element_wise(path, pc.cast(batch["position"], pa.string()), "#")
+
+
+def keyed_hash(key: str, printed_id: str) -> int:
+    """64 bits that place a document in a shard, a sample or a split: xxh3_64 of `key`, a NUL, and the printed id."""
+    return xxhash.xxh3_64_intdigest(f"{key}\0{printed_id}".encode())

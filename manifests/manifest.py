@@ -1,0 +1,186 @@
+"""manifest.json: what a corpus is, in two sections.
+
+`content` is everything that the same recipe on the same inputs gives again, and its SHA-256 over canonical JSON is the
+corpus's identity (`digest`). `run` says how this copy came about: times, hosts, parts, software; it has a digest of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from manifests.rules import Rule
+from manifests.storage import Folder
+
+FORMAT = "corpusmill/1"
+MANIFEST = "manifest.json"
+SPLITS = ("train", "validation", "test")
+
+
+class ManifestError(Exception):
+    """A manifest that is missing, malformed, or does not agree with its own digest."""
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class InputFile(Part):
+    path: str
+    bytes: int
+    sha256: str
+
+
+class StageRecord(Part):
+    """A stage as it ran: every parameter, its VERSION, and what else decided its output."""
+
+    step: str
+    stage: str
+    version: int
+    options: dict[str, Any]
+    libraries: dict[str, str] = Field(default_factory=dict)
+    data: dict[str, str] = Field(default_factory=dict, description="data file or folder as the recipe names it: SHA-256")
+    rules: list[Rule] = Field(default_factory=list)
+
+
+class StageCount(Part):
+    """Conservation at one stage of one component: documents_in = documents_kept + sum of removed."""
+
+    component: str
+    step: str
+    stage: str
+    documents_in: int
+    documents_kept: int
+    removed: dict[str, int] = Field(default_factory=dict, description="rule: documents")
+    bytes_in: int = Field(0, description="UTF-8 bytes of text; 0 where there is no text yet")
+    bytes_kept: int = 0
+    edited: dict[str, int] = Field(default_factory=dict, description="rule: documents with at least one such edit")
+
+
+class ComponentRecord(Part):
+    source: str
+    format: str
+    licence: str
+    snapshot: str | None = None
+    priority: int = 0
+    inputs: list[InputFile]
+    stages: list[StageRecord]
+    documents_in: int
+    documents_kept: int
+    skipped_records: dict[str, int] = Field(default_factory=dict, description="WARC record types that are no documents")
+    tokens: dict[str, int] = Field(default_factory=dict, description="split: tokens, BOS included")
+
+
+class TokenizerRecord(Part):
+    file: str = "tokenizer.json"
+    sha256: str
+    vocabulary: int = Field(description="entries, special tokens included: ids are below it")
+    dtype: Literal["uint16", "uint32"]
+    bos_id: int
+    special_tokens: dict[str, int]
+    training: dict[str, Any] = Field(default_factory=dict, description="documents, bytes and digest of the sample; empty when given")
+
+
+class Shard(Part):
+    """Flat little-endian tokens at `path`, and `index`, a Parquet of SHARD_INDEX rows in the same order."""
+
+    path: str
+    index: str
+    component: str
+    split: Literal["train", "validation", "test"]
+    tokens: int
+    documents: int
+    text_bytes: int
+    sha256: str
+    index_sha256: str
+
+
+class LogFile(Part):
+    kind: Literal["removals", "edits", "signals", "documents"]
+    path: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+class SplitRecord(Part):
+    threshold: float
+    shares: dict[str, float]
+    documents: dict[str, int]
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class Content(Part):
+    name: str
+    recipe_sha256: str
+    seed: int
+    components: dict[str, ComponentRecord]
+    stages: list[StageRecord]
+    counts: list[StageCount]
+    tokenizer: TokenizerRecord | None = None
+    split: SplitRecord | None = None
+    decontamination: list[dict[str, Any]] = Field(default_factory=list)
+    deduplication: list[dict[str, Any]] = Field(default_factory=list)
+    shards: list[Shard] = Field(default_factory=list)
+    logs: list[LogFile] = Field(default_factory=list)
+
+
+class Manifest(Part):
+    """A corpus. `load` checks the digests of its two sections; `manifests.verify` checks the files."""
+
+    format: Literal["corpusmill/1"] = FORMAT
+    digest: str
+    content: Content
+    run: dict[str, Any]
+    run_digest: str
+
+    @staticmethod
+    def seal(content: Content, run: dict[str, Any]) -> Manifest:
+        return Manifest(digest=digest(content.model_dump(mode="json")), content=content, run=run, run_digest=digest(run))
+
+    @staticmethod
+    def load(corpus: Folder, name: str = MANIFEST) -> Manifest:
+        """Reads and checks `name`; ManifestError says what is wrong with it."""
+        where = f"{corpus.url}/{name}"
+        try:
+            raw = json.loads(corpus.read(name))
+        except FileNotFoundError:
+            raise ManifestError(f"{where}: there is no manifest; has the run finished?") from None
+        except (ValueError, RecursionError) as error:
+            raise ManifestError(f"{where}: not JSON: {error}") from None
+        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+            found = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
+            raise ManifestError(f"{where}: format is {found!r}, this version reads {FORMAT!r}")
+        for section, name_of_digest in (("content", "digest"), ("run", "run_digest")):
+            if section not in raw or digest(raw[section]) != raw.get(name_of_digest):
+                raise ManifestError(f"{where}: section {section!r} does not have the digest that the manifest states")
+        try:
+            return Manifest.model_validate(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            at = ".".join(str(step) for step in first["loc"])
+            raise ManifestError(f"{where}: {at}: {first['msg']}") from None
+
+    def save(self, corpus: Folder, name: str = MANIFEST) -> None:
+        corpus.write(name, (json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode())
+
+    def shards(self, split: str, component: str | None = None) -> list[Shard]:
+        """The shards of one split in manifest order (component, then number)."""
+        return [s for s in self.content.shards if s.split == split and component in (None, s.component)]
+
+
+def canonical(value: Any) -> bytes:
+    """The one JSON text of a value: sorted keys, no spaces, UTF-8."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def digest(value: Any) -> str:
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def json_schema() -> dict[str, Any]:
+    """The published JSON Schema of manifest.json."""
+    return Manifest.model_json_schema()

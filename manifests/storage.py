@@ -1,0 +1,252 @@
+"""Every path of corpusmill goes through here: local folders, `s3://`, `gs://` and whatever fsspec knows.
+
+Two things are promised. A write is atomic: a reader sees the whole file or none (locally: temporary name, fsync,
+rename; on object stores: one put of a finished local file). And a `Folder` never reaches outside itself: names that
+are absolute or climb with `..` are refused, so a manifest from a stranger cannot point at other files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import IO, Any, BinaryIO
+
+import fsspec
+
+READ_CHUNK = 1 << 20
+TEMPORARY_PREFIX = ".partial-"
+
+
+class StorageError(Exception):
+    """A path that cannot be used: outside the folder, missing, or written by somebody else."""
+
+
+@dataclass(frozen=True)
+class FileStamp:
+    """What a listing knows of a file without reading it; `version` is an ETag, or the modification time in ns."""
+
+    path: str
+    size: int
+    version: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file that was committed: its name within the folder, size in bytes and hex SHA-256."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+def relative_name(name: str) -> str:
+    """`name` in normal form, or StorageError when it is absolute, climbs with `..`, is empty, or holds a NUL or backslash."""
+    pure = PurePosixPath(name)
+    if not name or pure.is_absolute() or ".." in pure.parts or "\\" in name or "\0" in name or "://" in name:
+        raise StorageError(f"{name!r} is not a path inside the corpus")
+    return str(pure)
+
+
+class Folder:
+    """A folder on any file system. Names given to its methods are relative, with `/`, and stay inside it."""
+
+    def __init__(self, url: str | os.PathLike[str], **options: Any) -> None:
+        self.url = os.fspath(url).rstrip("/") or "/"
+        self.options = options
+        self.fs, self.root = fsspec.core.url_to_fs(self.url, **options)
+        self.root = self.root.rstrip("/")
+        self.local = "file" in (self.fs.protocol if isinstance(self.fs.protocol, tuple) else (self.fs.protocol,))
+
+    def __repr__(self) -> str:
+        return f"Folder({self.url!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_folder, (self.url, self.options))
+
+    def path(self, name: str) -> str:
+        """The file system's own path of `name`."""
+        return f"{self.root}/{relative_name(name)}"
+
+    def folder(self, name: str) -> Folder:
+        return Folder(f"{self.url}/{relative_name(name)}", **self.options)
+
+    def exists(self, name: str) -> bool:
+        return bool(self.fs.exists(self.path(name)))
+
+    def size(self, name: str) -> int:
+        return int(self.fs.size(self.path(name)))
+
+    def open(self, name: str) -> BinaryIO:
+        """`name` for reading; FileNotFoundError when it is not there."""
+        opened: BinaryIO = self.fs.open(self.path(name), "rb")
+        return opened
+
+    def read(self, name: str) -> bytes:
+        self.fs.invalidate_cache()
+        data: bytes = self.fs.cat_file(self.path(name))
+        return data
+
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        data: bytes = self.fs.cat_file(self.path(name), start=start, end=start + length)
+        return data
+
+    def names(self, prefix: str = "") -> list[str]:
+        """All files under `prefix`, relative to this folder, sorted; temporary files of unfinished writes are left out."""
+        base = self.path(prefix) if prefix else self.root
+        self.fs.invalidate_cache()
+        if not self.fs.exists(base):
+            return []
+        found = (str(path)[len(self.root) + 1 :] for path in self.fs.find(base))
+        return sorted(name for name in found if not PurePosixPath(name).name.startswith(TEMPORARY_PREFIX))
+
+    def stamp(self, name: str) -> FileStamp:
+        self.fs.invalidate_cache()
+        return _stamp(name, self.fs.info(self.path(name)))
+
+    def stamps(self) -> list[FileStamp]:
+        """Every file below, sorted by name, with size and version."""
+        self.fs.invalidate_cache()
+        found = self.fs.find(self.root, detail=True)
+        listed = [_stamp(str(path)[len(self.root) + 1 :], info) for path, info in found.items()]
+        return sorted(listed, key=lambda stamp: stamp.path)
+
+    def write(self, name: str, data: bytes) -> Written:
+        """Replaces `name` by `data`, atomically."""
+        with self.writer(name) as out:
+            out.write(data)
+        return out.written
+
+    @contextlib.contextmanager
+    def writer(self, name: str) -> Iterator[AtomicWriter]:
+        """A file to be written from start to end; it appears under `name` when the block ends without an exception."""
+        target = self.path(name)
+        directory = os.path.dirname(target)
+        if self.local:
+            os.makedirs(directory, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=directory if self.local else None)
+        writer = AtomicWriter(relative_name(name), os.fdopen(handle, "wb"))
+        try:
+            yield writer
+            writer.finish()
+            if self.local:
+                os.chmod(temporary, 0o644)
+                os.replace(temporary, target)
+                _sync_directory(directory)
+            else:
+                self.fs.put_file(temporary, target)
+        finally:
+            writer.file.close()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Writes `name` only if nobody has: False when it exists (exclusive create locally, conditional put on S3)."""
+        target = self.path(name)
+        if self.local:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            handle, temporary = tempfile.mkstemp(prefix=TEMPORARY_PREFIX, dir=os.path.dirname(target))
+            try:
+                with os.fdopen(handle, "wb") as out:
+                    out.write(data)
+                    out.flush()
+                    os.fsync(out.fileno())
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+            finally:
+                os.unlink(temporary)
+            return True
+        try:
+            self.fs.pipe_file(target, data, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    def delete(self, name: str) -> None:
+        """Removes a file or a folder with all it holds; nothing happens when it is not there."""
+        path = self.path(name)
+        self.fs.invalidate_cache()
+        if self.fs.exists(path):
+            self.fs.rm(path, recursive=True)
+
+
+class AtomicWriter:
+    """A binary file that counts and hashes what is written; `written` is set once it is complete."""
+
+    def __init__(self, name: str, file: IO[bytes]) -> None:
+        self.name = name
+        self.file = file
+        self.size = 0
+        self.written = Written(name, 0, "")
+        self.closed = False
+        self._sha256 = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self._sha256.update(view)
+        self.file.write(view)
+        self.size += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        """Kept for writers that call it; durability comes at the end, in one fsync."""
+
+    def close(self) -> None:
+        """Kept for writers that close what they were given; the `with` block commits."""
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def finish(self) -> None:
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        self.written = Written(self.name, self.size, self._sha256.hexdigest())
+
+
+def sha256_of(file: BinaryIO) -> tuple[str, int]:
+    """(hex SHA-256, bytes) of what is left of an open file, read in chunks."""
+    digest, size = hashlib.sha256(), 0
+    while chunk := file.read(READ_CHUNK):
+        digest.update(chunk)
+        size += len(chunk)
+    return digest.hexdigest(), size
+
+
+def is_remote(url: str) -> bool:
+    return "://" in url and not url.startswith("file://")
+
+
+def _folder(url: str, options: dict[str, Any]) -> Folder:
+    return Folder(url, **options)
+
+
+def _stamp(name: str, info: dict[str, Any]) -> FileStamp:
+    for key in ("ETag", "etag", "md5Hash"):
+        if info.get(key):
+            return FileStamp(name, int(info["size"]), str(info[key]).strip('"'))
+    if "mtime" in info:
+        modified = os.stat(info["name"]).st_mtime_ns if os.path.exists(info["name"]) else info["mtime"]
+        return FileStamp(name, int(info["size"]), str(modified))
+    return FileStamp(name, int(info["size"]), str(info.get("LastModified", info.get("created", ""))))
+
+
+def _sync_directory(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

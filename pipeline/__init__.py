@@ -1,0 +1,1 @@
+"""How a recipe runs: recipe, plan, Ray execution, receipts, command line."""

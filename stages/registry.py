@@ -1,0 +1,44 @@
+"""The names a recipe can use, and where each is implemented. Modules are imported when a recipe names them."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from importlib import metadata
+
+from stages.stage import Filter, Stage
+
+ROW_LOCAL = {
+    "url_filter": "stages.url_filter:UrlFilter",
+    "extraction": "stages.extraction:Extraction",
+    "repair": "stages.repair:Repair",
+    "language": "stages.language:Language",
+    "gopher_quality": "stages.gopher_quality:GopherQuality",
+    "gopher_repetition": "stages.gopher_repetition:GopherRepetition",
+    "c4": "stages.c4:C4",
+    "fineweb": "stages.fineweb:FineWeb",
+    "personal_data": "stages.personal_data:PersonalData",
+    "decontamination": "stages.decontamination:Decontamination",
+}
+ENTRY_POINTS = "corpusmill.stages"
+
+
+class UnknownStage(KeyError):
+    """A name that no stage has."""
+
+
+def names() -> list[str]:
+    return sorted({*ROW_LOCAL, *(point.name for point in metadata.entry_points(group=ENTRY_POINTS))})
+
+
+def find(name: str) -> type[Stage] | type[Filter]:
+    """The class behind a recipe's name; UnknownStage suggests the nearest."""
+    if name in ROW_LOCAL:
+        module, _, attribute = ROW_LOCAL[name].partition(":")
+        found: type[Stage] | type[Filter] = getattr(importlib.import_module(module), attribute)
+        return found
+    for point in metadata.entry_points(group=ENTRY_POINTS, name=name):
+        loaded: type[Stage] | type[Filter] = point.load()
+        return loaded
+    near = difflib.get_close_matches(name, names(), 1)
+    raise UnknownStage(f"unknown stage {name!r}" + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(names())}"))
