@@ -1,0 +1,62 @@
+# make demo · make test · make test-all · make bench · make lint · make lock · make clean
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test test-all lint bench lock clean
+
+help:
+	@echo 'make demo      builds a corpus from this Python'"'"'s own documentation and trains on it (about 5 minutes)'
+	@echo 'make test      linters and the tests that a change must pass'
+	@echo 'make test-all  the slow tests too'
+	@echo 'make lint      ruff, mypy, import-linter'
+	@echo 'make bench     benchmarks, with their figures'
+	@echo 'make lock      resolves requirements/*.txt anew (ARGS=--upgrade takes new releases)'
+	@echo 'make clean     removes what the other targets made'
+
+# The environment is made once, and again when a lock or the packaging changes. Locks of the pipeline are complete and
+# installed as they stand; torch brings the libraries that suit the machine.
+$(VENV)/bin/python:
+	@test -n '$(PYTHON)' || { echo 'Python 3.11 or newer is needed; name it with make PYTHON=...'; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo '$(PYTHON) is older than Python 3.11; name another with make PYTHON=...'; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run.stamp: requirements/pipeline.txt requirements/trainer.txt pyproject.toml | $(VENV)/bin/python
+	$(PIP) --no-deps -r requirements/pipeline.txt
+	$(PIP) -r requirements/trainer.txt
+	$(PIP) --no-deps --config-settings editable_mode=compat --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: requirements/dev.txt $(VENV)/run.stamp
+	$(PIP) -r requirements/dev.txt
+	@touch $@
+
+venv: $(VENV)/dev.stamp
+
+demo: $(VENV)/run.stamp
+	$(BIN)/python -m demo
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-all: lint
+	$(BIN)/python -m pytest
+
+bench: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -s tests/bench
+
+lock:
+	test -x .venv-lock/bin/pip-compile || $(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip --disable-pip-version-check install --quiet 'pip==25.3' 'pip-tools==7.6.2'
+	PATH="$(CURDIR)/.venv-lock/bin:$$PATH" requirements/lock $(ARGS)
+
+clean:
+	rm -rf $(VENV) .venv-lock demo/out build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
