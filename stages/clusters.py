@@ -1,0 +1,222 @@
+"""Which document of a cluster stays, and through whom each other one joined it (DESIGN, Dedup 2 and 3).
+
+Documents are numbered 0..n-1 in id order (`manifests.identity`). `rank` is an int64 array indexed by document number, as
+`keep_ranks` makes it: a total order, the smaller rank stays. A *pair* is a verified edge between two documents. Every function
+here gives the same result whatever the order of its input rows, and whichever way round a pair is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numba
+import numpy as np
+
+Keep = Literal["longest", "first"]
+Chain = Literal["closure", "direct"]
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """One row for each removed document, sorted by `removed`; all are document numbers but the Jaccards and sizes.
+
+    linked, linked_jaccard: the neighbour by which it joined its cluster, and the Jaccard of that verified pair.
+    kept, kept_jaccard: the document that stays; NaN where (removed, kept) is no verified pair, so nobody has compared them.
+    cluster: the member with the smallest number, which names the cluster. size: its members, the kept one included.
+    """
+
+    removed: np.ndarray
+    linked: np.ndarray
+    linked_jaccard: np.ndarray
+    kept: np.ndarray
+    kept_jaccard: np.ndarray
+    cluster: np.ndarray
+    size: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.removed)
+
+
+def keep_ranks(priority: np.ndarray, length: np.ndarray, ordinal: np.ndarray, keep: Keep = "longest") -> np.ndarray:
+    """int64 (n,): each document's place in keep order, 0 the first to be kept.
+
+    The order is total: higher component `priority`, then (keep="longest") greater `length` in bytes of UTF-8, then smaller
+    `ordinal`, the document's number in id order.
+    """
+    priority, length, ordinal = (np.asarray(values, dtype=np.int64) for values in (priority, length, ordinal))
+    keys = (ordinal, -length, -priority) if keep == "longest" else (ordinal, -priority)
+    ranks = np.empty(len(ordinal), dtype=np.int64)
+    ranks[np.lexsort(keys)] = np.arange(len(ordinal))
+    return ranks
+
+
+def group_duplicates(
+    keys: np.ndarray, rank: np.ndarray, documents: np.ndarray | None = None, scope: np.ndarray | None = None
+) -> Clusters:
+    """Groups rows with equal `keys` (uint64 (m,) or (m, k)); in each group all but the best-ranked document are removed.
+
+    Row i belongs to document `documents[i]` (default: i). With `scope` (integers (m,)), rows of different scope are never
+    grouped. `linked` is `kept`, and both Jaccards are 1.
+    """
+    keys = np.asarray(keys, dtype=np.uint64)
+    if not len(keys):
+        return _nothing()
+    keys = keys.reshape(len(keys), -1)
+    number = np.arange(len(keys), dtype=np.int64) if documents is None else np.asarray(documents, dtype=np.int64)
+    columns = [*keys.T, *([] if scope is None else [np.asarray(scope)])]
+    order = np.lexsort((np.asarray(rank)[number], *columns))
+    number = number[order]
+    first = np.ones(len(order), dtype=bool)
+    first[1:] = np.any([column[order][1:] != column[order][:-1] for column in columns], axis=0)
+    return _all_but_first(number, first)
+
+
+def resolve(pairs: np.ndarray, jaccard: np.ndarray, rank: np.ndarray, chain: Chain = "closure") -> Clusters:
+    """What verified pairs (int64 (e, 2), with their `jaccard`) remove.
+
+    "closure": a cluster is a connected component, and its best-ranked document is kept. `linked` is the neighbour one step
+    nearer to the kept one: of several the one with the higher Jaccard, then the better rank.
+    "direct": in keep order, a document is removed only if it has a pair with one that was kept before; that one (of several
+    the best-ranked) is both `linked` and `kept`. A cluster is then a kept document and those removed for it.
+    """
+    pairs = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    jaccard = np.asarray(jaccard, dtype=np.float64)
+    if len(pairs) != len(jaccard):
+        raise ValueError(f"{len(pairs)} pairs, but {len(jaccard)} Jaccards")
+    if not len(pairs):
+        return _nothing()
+    number, position = np.unique(pairs, return_inverse=True)
+    place = np.argsort(np.asarray(rank)[number], kind="stable")  # nodes are renumbered by rank: node 0 is the best
+    node_of = np.empty(len(number), dtype=np.int64)
+    node_of[place] = np.arange(len(number))
+    number = number[place]
+    starts, neighbours, weights = _adjacency(node_of[position.reshape(-1, 2)], jaccard, len(number))
+    walk = _closure if chain == "closure" else _direct
+    keeper, linked, weight = walk(starts, neighbours, weights)
+    removed = np.flatnonzero(keeper != np.arange(len(number)))
+    smallest = number.copy()
+    np.minimum.at(smallest, keeper, number)
+    size = np.bincount(keeper, minlength=len(number))
+    removed = removed[np.argsort(number[removed])]
+    return Clusters(
+        removed=number[removed],
+        linked=number[linked[removed]],
+        linked_jaccard=weight[removed],
+        kept=number[keeper[removed]],
+        kept_jaccard=np.where(linked[removed] == keeper[removed], weight[removed], np.nan),
+        cluster=smallest[keeper[removed]],
+        size=size[keeper[removed]].astype(np.int64),
+    )
+
+
+def connected_components(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(document, root): every document that stands in a pair, sorted, and the smallest number of its component."""
+    pairs = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
+    number, position = np.unique(pairs, return_inverse=True)
+    roots = _roots(position.reshape(-1, 2).astype(np.int64), len(number))
+    return number, number[roots]
+
+
+def _nothing() -> Clusters:
+    none, no_number = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64)
+    return Clusters(none, none, no_number, none, no_number, none, none)
+
+
+def _all_but_first(number: np.ndarray, first: np.ndarray) -> Clusters:
+    """Clusters of documents `number` that lie group by group, best first; `first` marks where a group starts."""
+    group = np.cumsum(first) - 1
+    starts = np.flatnonzero(first)
+    kept, cluster = number[starts][group], np.minimum.reduceat(number, starts)[group]
+    size = np.bincount(group)[group].astype(np.int64)
+    rows = np.flatnonzero(~first)
+    rows = rows[np.argsort(number[rows])]
+    ones = np.ones(len(rows))
+    return Clusters(number[rows], kept[rows], ones, kept[rows], ones, cluster[rows], size[rows])
+
+
+def _adjacency(pairs: np.ndarray, jaccard: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Both directions of every pair, node by node, neighbours in rank order; a pair given twice stands twice, harmlessly."""
+    source = np.concatenate([pairs[:, 0], pairs[:, 1]])
+    target = np.concatenate([pairs[:, 1], pairs[:, 0]])
+    weight = np.concatenate([jaccard, jaccard])
+    order = np.lexsort((weight, target, source))
+    starts = np.zeros(nodes + 1, dtype=np.int64)
+    np.cumsum(np.bincount(source, minlength=nodes), out=starts[1:])
+    return starts, target[order], weight[order]
+
+
+@numba.njit(cache=True)
+def _closure(
+    starts: np.ndarray, neighbours: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # pragma: no cover - compiled
+    nodes = len(starts) - 1
+    keeper = np.full(nodes, -1, dtype=np.int64)
+    steps = np.zeros(nodes, dtype=np.int64)
+    queue = np.empty(nodes, dtype=np.int64)
+    for node in range(nodes):  # in keep order: the first node met of a component is the one that stays
+        if keeper[node] >= 0:
+            continue
+        keeper[node] = node
+        queue[0], head, tail = node, 0, 1
+        while head < tail:
+            here = queue[head]
+            head += 1
+            for edge in range(starts[here], starts[here + 1]):
+                there = neighbours[edge]
+                if keeper[there] < 0:
+                    keeper[there] = node
+                    steps[there] = steps[here] + 1
+                    queue[tail] = there
+                    tail += 1
+    linked = np.arange(nodes)
+    weight = np.full(nodes, np.nan)
+    for node in range(nodes):
+        for edge in range(starts[node], starts[node + 1]):
+            there = neighbours[edge]
+            nearer = steps[there] == steps[node] - 1
+            if nearer and (linked[node] == node or weights[edge] > weight[node]):  # equal weights: the first, better ranked
+                linked[node] = there
+                weight[node] = weights[edge]
+    return keeper, linked, weight
+
+
+@numba.njit(cache=True)
+def _direct(
+    starts: np.ndarray, neighbours: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # pragma: no cover - compiled
+    nodes = len(starts) - 1
+    keeper = np.arange(nodes)
+    weight = np.full(nodes, np.nan)
+    for node in range(nodes):
+        for edge in range(starts[node], starts[node + 1]):
+            there = neighbours[edge]
+            if there >= node:
+                break
+            if keeper[there] != there:
+                continue
+            if keeper[node] != node and keeper[node] != there:
+                break
+            keeper[node] = there
+            weight[node] = weights[edge]  # a pair given twice: weights ascend, so the greater one is taken
+    return keeper, keeper.copy(), weight
+
+
+@numba.njit(cache=True)
+def _roots(pairs: np.ndarray, nodes: int) -> np.ndarray:  # pragma: no cover - compiled
+    parent = np.arange(nodes)
+    for edge in range(len(pairs)):
+        left, right = pairs[edge, 0], pairs[edge, 1]
+        while parent[left] != left:
+            parent[left] = parent[parent[left]]
+            left = parent[left]
+        while parent[right] != right:
+            parent[right] = parent[parent[right]]
+            right = parent[right]
+        if left < right:
+            parent[right] = left
+        elif right < left:
+            parent[left] = right
+    for node in range(nodes):
+        parent[node] = parent[parent[node]]  # parents are smaller numbers, so theirs are final already
+    return parent

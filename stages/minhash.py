@@ -1,0 +1,227 @@
+"""Near-duplicates: MinHash signatures, bands, candidate pairs and their exact Jaccard (Broder 1997; FineWeb: Penedo et al. 2024).
+
+Two documents whose shingle sets have Jaccard similarity J agree in one of `bands` bands of `rows` minima with probability
+1 - (1 - J^rows)^bands (`collision_probability`); each such pair is then verified by its exact Jaccard, so a removal never rests on an
+estimate. Signatures are datasketch 2's `affine32` scheme: for a shingle's low 32 bits h, mixed by MurmurHash3's finaliser, the minimum
+of (a h + b) mod 2^32 with odd a, a bijection in which wrapping is the modulus and cannot lose bits. They equal
+`datasketch.MinHash(num_perm=bands * rows, seed=seed, hashfunc=…).hashvalues` bit for bit.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+import numba
+import numpy as np
+from datasketch import MinHash
+from pydantic import Field, model_validator
+
+from stages.shingles import MAX_SHINGLES, ShingleOptions, ShingleSets
+
+VERSION = 1
+NAME = "minhash"
+RULE = "minhash.near_duplicate"
+
+
+class MinHashOptions(ShingleOptions):
+    bands: int = Field(14, ge=1, description="bands; documents that agree in a whole band are candidates")
+    rows: int = Field(8, ge=1, description="minima in a band")
+    threshold: float = Field(0.8, gt=0, le=1, description="a candidate pair is a duplicate from this exact Jaccard on")
+    seed: int = Field(1, ge=0, lt=2**32, description="seed of the permutations")
+    scope: Literal["component", "corpus"] = Field("corpus", description="compare within each component, or across all")
+    keep: Literal["longest", "first"] = Field("longest", description="which of equal priority stays: longest text or first id")
+    chain: Literal["closure", "direct"] = Field("closure", description="remove whole components, or only what resembles a kept one")
+    max_bucket: int = Field(1000, ge=2, description="a larger bucket is compared with its first members only")
+    bucket_sample: int = Field(64, ge=1, description="how many members, in keep order, a larger bucket is compared with")
+
+    @model_validator(mode="after")
+    def _sample_within_bucket(self) -> MinHashOptions:
+        if self.bucket_sample > self.max_bucket:
+            raise ValueError(f"bucket_sample {self.bucket_sample} is above max_bucket {self.max_bucket}")
+        return self
+
+
+def signatures(sets: ShingleSets, permutations: int, seed: int = 1) -> np.ndarray:
+    """uint32 (n, permutations): each set's minima."""
+    a, b = _permutations(permutations, seed)
+    return _signatures(sets.offsets, sets.hashes, a, b)
+
+
+def band_keys(signatures: np.ndarray, bands: int, rows: int, scope: np.ndarray | None = None) -> np.ndarray:
+    """uint64 (n, bands): a hash of each band's minima, of the band's index, and of `scope` (integers (n,)) where given."""
+    if signatures.shape[1] != bands * rows:
+        raise ValueError(f"{bands} bands of {rows} rows need {bands * rows} minima; the signatures have {signatures.shape[1]}")
+    scopes = np.zeros(len(signatures), dtype=np.uint64) if scope is None else np.asarray(scope).astype(np.uint64)
+    return _band_keys(np.ascontiguousarray(signatures), scopes, bands, rows)
+
+
+def bucket_pairs(
+    keys: np.ndarray, documents: np.ndarray, rank: np.ndarray, options: MinHashOptions
+) -> tuple[np.ndarray, int]:
+    """Candidate pairs, int64 (p, 2), and the number of pairs skipped.
+
+    `keys` are band keys, uint64 (m,) or (m, bands); row i is of document `documents[i]`; `rank` is indexed by document number.
+    A pair has its better-ranked document left; pairs are distinct and sorted. Members of a bucket (rows with one key) are all
+    paired; one with more than `max_bucket` pairs its first `bucket_sample` members in keep order with each other and with
+    all others, and the pairs left out are counted, once for each such bucket that holds them.
+    """
+    keys = np.asarray(keys, dtype=np.uint64)
+    documents = np.asarray(documents, dtype=np.int64)
+    if keys.ndim == 2:
+        documents = np.repeat(documents, keys.shape[1])
+    keys = keys.ravel()
+    if not len(keys):
+        return np.empty((0, 2), dtype=np.int64), 0
+    order = np.lexsort((np.asarray(rank)[documents], keys))
+    keys, documents = keys[order], documents[order]
+    starts = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1, [len(keys)]])
+    members = np.diff(starts)
+    leaders = np.where(members > options.max_bucket, np.minimum(members, options.bucket_sample), members)
+    wanted = leaders * (leaders - 1) // 2 + leaders * (members - leaders)
+    skipped = int((members * (members - 1) // 2 - wanted).sum())
+    pairs = _bucket_pairs(starts, leaders, documents, int(wanted.sum()))
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    return distinct_pairs(pairs), skipped
+
+
+def distinct_pairs(pairs: np.ndarray) -> np.ndarray:
+    """int64 (p, 2): `pairs` sorted, each once."""
+    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+    pairs = pairs[order]
+    new = np.ones(len(pairs), dtype=bool)
+    new[1:] = np.any(pairs[1:] != pairs[:-1], axis=1)
+    return pairs[new]
+
+
+def jaccard(sets: ShingleSets, left: np.ndarray, right: np.ndarray, limit: int = MAX_SHINGLES) -> np.ndarray:
+    """float64 (p,): |A and B| / |A or B| of rows `left[i]` and `right[i]` of `sets`.
+
+    Exact for sets below `limit`. A set that was cut to its `limit` smallest hashes is a uniform sample of those up to its largest;
+    the quotient is then taken over the hashes that both samples would hold, an unbiased estimate from about `limit` hashes.
+    """
+    left, right = np.asarray(left, dtype=np.int64), np.asarray(right, dtype=np.int64)
+    return _jaccard(sets.offsets, sets.hashes, left, right, limit)
+
+
+def collision_probability(similarity: float, bands: int, rows: int) -> float:
+    """P(candidate) of a pair with this Jaccard: 1 - (1 - J^rows)^bands."""
+    return float(1 - (1 - similarity**rows) ** bands)
+
+
+def choose_parameters(threshold: float, recall: float = 0.95, max_permutations: int = 256) -> tuple[int, int]:
+    """(bands, rows) that find a pair of Jaccard `threshold` with at least probability `recall`.
+
+    Of all choices within `max_permutations` minima it is the one with the fewest candidates below the threshold, taking pairs as
+    evenly spread over [0, threshold); at equal numbers the one with fewer minima. ValueError when none reaches the recall.
+    """
+    if not (0 < threshold < 1 and 0 < recall < 1):
+        raise ValueError(f"threshold and recall lie between 0 and 1, not {threshold} and {recall}")
+    below = (np.arange(200) + 0.5) / 200 * threshold
+    choices: list[tuple[float, int, int, int]] = []
+    for rows in range(1, max_permutations + 1):
+        for bands in range(1, max_permutations // rows + 1):
+            if collision_probability(threshold, bands, rows) < recall:
+                continue
+            choices.append((float(np.mean(1 - (1 - below**rows) ** bands)), bands * rows, bands, rows))
+            break  # more bands of these rows only add candidates
+    if not choices:
+        raise ValueError(f"no bands and rows within {max_permutations} minima reach recall {recall} at Jaccard {threshold}")
+    _, _, bands, rows = min(choices)
+    return bands, rows
+
+
+@lru_cache(maxsize=8)
+def _permutations(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    a, b = MinHash(num_perm=count, seed=seed, scheme="affine32").permutations
+    return np.ascontiguousarray(a, dtype=np.uint32), np.ascontiguousarray(b, dtype=np.uint32)
+
+
+@numba.njit(cache=True)
+def _signatures(
+    offsets: np.ndarray, hashes: np.ndarray, a: np.ndarray, b: np.ndarray
+) -> np.ndarray:  # pragma: no cover - compiled
+    rows, count = len(offsets) - 1, len(a)
+    minima = np.full((rows, count), np.uint32(0xFFFFFFFF), dtype=np.uint32)
+    for row in range(rows):
+        minimum = minima[row]
+        for place in range(offsets[row], offsets[row + 1]):
+            h = np.uint32(hashes[place] & np.uint64(0xFFFFFFFF))
+            h ^= h >> np.uint32(16)
+            h = np.uint32(h * np.uint32(0x85EBCA6B))
+            h ^= h >> np.uint32(13)
+            h = np.uint32(h * np.uint32(0xC2B2AE35))
+            h ^= h >> np.uint32(16)
+            for index in range(count):
+                value = np.uint32(a[index] * h + b[index])
+                if value < minimum[index]:
+                    minimum[index] = value
+    return minima
+
+
+@numba.njit(cache=True)
+def _mixed(value: np.uint64) -> np.uint64:  # pragma: no cover - compiled
+    """The finaliser of SplitMix64 (Steele et al. 2014), a bijection of 64 bits."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+@numba.njit(cache=True)
+def _band_keys(minima: np.ndarray, scopes: np.ndarray, bands: int, rows: int) -> np.ndarray:  # pragma: no cover - compiled
+    keys = np.empty((len(minima), bands), dtype=np.uint64)
+    step = np.uint64(0x9E3779B97F4A7C15)
+    for document in range(len(minima)):
+        for band in range(bands):
+            key = _mixed(_mixed(scopes[document] + step) ^ np.uint64(band))
+            for row in range(rows):
+                key = _mixed((key + step) ^ np.uint64(minima[document, band * rows + row]))
+            keys[document, band] = key
+    return keys
+
+
+@numba.njit(cache=True)
+def _bucket_pairs(
+    starts: np.ndarray, leaders: np.ndarray, documents: np.ndarray, count: int
+) -> np.ndarray:  # pragma: no cover - compiled
+    pairs = np.empty((count, 2), dtype=np.int64)
+    at = 0
+    for bucket in range(len(leaders)):
+        for left in range(starts[bucket], starts[bucket] + leaders[bucket]):
+            for right in range(left + 1, starts[bucket + 1]):
+                pairs[at, 0] = documents[left]
+                pairs[at, 1] = documents[right]
+                at += 1
+    return pairs
+
+
+@numba.njit(cache=True)
+def _jaccard(
+    offsets: np.ndarray, hashes: np.ndarray, left: np.ndarray, right: np.ndarray, limit: int
+) -> np.ndarray:  # pragma: no cover - compiled
+    result = np.empty(len(left), dtype=np.float64)
+    for pair in range(len(left)):
+        i, i_end = offsets[left[pair]], offsets[left[pair] + 1]
+        j, j_end = offsets[right[pair]], offsets[right[pair] + 1]
+        bound = np.uint64(0xFFFFFFFFFFFFFFFF)
+        if i_end - i >= limit:
+            bound = min(bound, hashes[i_end - 1])
+        if j_end - j >= limit:
+            bound = min(bound, hashes[j_end - 1])
+        both, either = 0, 0
+        while True:
+            left_open = i < i_end and hashes[i] <= bound
+            right_open = j < j_end and hashes[j] <= bound
+            if not left_open and not right_open:
+                break
+            either += 1
+            if left_open and right_open and hashes[i] == hashes[j]:
+                both += 1
+                i += 1
+                j += 1
+            elif not right_open or (left_open and hashes[i] < hashes[j]):
+                i += 1
+            else:
+                j += 1
+        result[pair] = both / either if either else 1.0
+    return result
