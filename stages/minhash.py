@@ -10,7 +10,7 @@ of (a h + b) mod 2^32 with odd a, a bijection in which wrapping is the modulus a
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Self
 
 import numba
 import numpy as np
@@ -24,22 +24,35 @@ NAME = "minhash"
 RULE = "minhash.near_duplicate"
 
 
-class MinHashOptions(ShingleOptions):
-    bands: int = Field(14, ge=1, description="bands; documents that agree in a whole band are candidates")
+class BandOptions(ShingleOptions):
+    """What finds candidate pairs."""
+
+    bands: int = Field(14, ge=1, description="bands; documents that agree in a whole band are compared")
     rows: int = Field(8, ge=1, description="minima in a band")
-    threshold: float = Field(0.8, gt=0, le=1, description="a candidate pair is a duplicate from this exact Jaccard on")
+    threshold: float = Field(0.8, gt=0, le=1, description="a compared pair is a duplicate from this Jaccard on")
     seed: int = Field(1, ge=0, lt=2**32, description="seed of the permutations")
-    scope: Literal["component", "corpus"] = Field("corpus", description="compare within each component, or across all")
-    keep: Literal["longest", "first"] = Field("longest", description="which of equal priority stays: longest text or first id")
-    chain: Literal["closure", "direct"] = Field("closure", description="remove whole components, or only what resembles a kept one")
     max_bucket: int = Field(1000, ge=2, description="a larger bucket is compared with its first members only")
-    bucket_sample: int = Field(64, ge=1, description="how many members, in keep order, a larger bucket is compared with")
+    bucket_sample: int = Field(64, ge=1, description="how many members, in keep order, that are")
 
     @model_validator(mode="after")
-    def _sample_within_bucket(self) -> MinHashOptions:
+    def _sample_within_bucket(self) -> Self:
         if self.bucket_sample > self.max_bucket:
             raise ValueError(f"bucket_sample {self.bucket_sample} is above max_bucket {self.max_bucket}")
         return self
+
+    @property
+    def permutations(self) -> int:
+        return self.bands * self.rows
+
+
+class MinHashOptions(BandOptions):
+    """The stage's options; a component of higher priority wins before `keep` is asked."""
+
+    scope: Literal["component", "corpus"] = Field("corpus", description="compare within a component, or across all")
+    keep: Literal["longest", "first"] = Field("longest", description="who stays: the longest text, or the first id")
+    chain: Literal["closure", "direct"] = Field(
+        "closure", description="remove whole components, or only what resembles a kept document"
+    )
 
 
 def signatures(sets: ShingleSets, permutations: int, seed: int = 1) -> np.ndarray:
@@ -57,7 +70,7 @@ def band_keys(signatures: np.ndarray, bands: int, rows: int, scope: np.ndarray |
 
 
 def bucket_pairs(
-    keys: np.ndarray, documents: np.ndarray, rank: np.ndarray, options: MinHashOptions
+    keys: np.ndarray, documents: np.ndarray, rank: np.ndarray, options: BandOptions
 ) -> tuple[np.ndarray, int]:
     """Candidate pairs, int64 (p, 2), and the number of pairs skipped.
 
