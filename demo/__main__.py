@@ -1,0 +1,146 @@
+"""`python -m demo`: makes a crawl, builds a corpus from it, asks it questions, and trains on it for a minute.
+
+Every step is a command that you could type yourself; it is shown before it runs.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import duckdb
+
+from demo.crawl import write_crawl
+
+HERE = Path(__file__).parent
+RECIPE = "demo/recipe.yaml"
+CORPUS = "demo/out/corpus"
+RUN = "demo/out/run"
+TRAINING_SECONDS = 60
+
+BUILD = (
+    ("What will run:", ["plan", RECIPE]),
+    ("Build the corpus:", ["run", RECIPE, "--corpus", CORPUS]),
+    ("How many documents each stage got, and kept:", ["funnel", CORPUS]),
+)
+VERIFY = ("Hash and count everything again:", ["verify", CORPUS])
+TRAIN = (
+    f"Train a tiny model for {TRAINING_SECONDS} seconds, knowing nothing but the manifest:",
+    shlex.split(
+        f"train --manifest {CORPUS}/manifest.json --out {RUN} --seconds {TRAINING_SECONDS} --preset tiny"
+    ),
+)
+
+# One document of each kind, found in the logs as an auditor would.
+QUESTIONS = (
+    (
+        "a document that was kept",
+        "select url from documents where removed_by is null and url like '%/library/%' "
+        "order by text_bytes desc, id limit 1",
+    ),
+    (
+        "a document that a filter removed",
+        "select url from removals where stage in ('gopher_repetition', 'c4', 'gopher_quality', 'fineweb') "
+        "order by url not like '%town.example%', stage = 'gopher_quality', id limit 1",
+    ),
+    (
+        "a near-duplicate",
+        "select url from removals where stage = 'minhash' order by linked_jaccard, id limit 1",
+    ),
+    (
+        "a document that holds a benchmark's question",
+        "select url from removals where stage = 'decontamination' order by id limit 1",
+    ),
+    (
+        "a document whose text was edited",
+        "select url from edits join documents using (id) where removed_by is null "
+        "and edits.stage in ('personal_data', 'repair', 'c4') "
+        "order by url not like '%town.example%', edits.stage = 'c4', edits.stage, id limit 1",
+    ),
+)
+
+NEXT = f"""
+What to look at next:
+  {RECIPE}
+      the recipe: change a threshold and run it again; only what depends on it runs
+  {CORPUS}/manifest.json
+      what was built from what, by which rules, with every file's digest
+  {CORPUS}/logs/removals/
+      one row for every removed document, in Parquet: open it with any engine
+  {CORPUS}/logs/edits/
+      one row for every change to a text
+  docs/
+      how to write a recipe, audit a corpus, and train on it
+"""
+
+
+def main() -> int:
+    began = time.monotonic()
+    say("Write a crawl from this Python's own documentation, with a few pages that ought not to be kept:")
+    write_crawl(HERE / "out" / "crawl")
+    files = sorted(path for path in (HERE / "out" / "crawl").rglob("*") if path.is_file())
+    for file in files:
+        print(f"  {file.relative_to(HERE.parent)}  {file.stat().st_size / 1e6:.2f} MB")
+    for why, arguments in BUILD:
+        corpusmill(why, arguments)
+    for kind, url in found(HERE.parent / CORPUS):
+        corpusmill(f"Ask about {kind}:", ["why", CORPUS, url])
+    corpusmill(*VERIFY)
+    # A new run each time: without this a second demo would continue the model of the first.
+    shutil.rmtree(HERE.parent / RUN, ignore_errors=True)
+    output = corpusmill(*TRAIN)
+    score = re.search(r"val_bpb=([0-9.]+)", output)
+    if score is None:
+        print("the training printed no val_bpb", file=sys.stderr)
+        return 1
+    say(f"val_bpb={score[1]}: the bits that the model needs for a byte of documents it has not seen.")
+    print("Eight would be no knowledge at all; a general-purpose compressor needs about two or three.")
+    print(NEXT)
+    print(f"{time.monotonic() - began:.0f} seconds in all.")
+    return 0
+
+
+def found(corpus: Path) -> list[tuple[str, str]]:
+    """(kind, URL) for each of QUESTIONS, from the corpus's logs; every kind must be there."""
+    logs = duckdb.connect()
+    for name in ("documents", "removals", "edits"):
+        files = f"{corpus}/logs/{name}/**/*.parquet"
+        logs.execute(f"create view {name} as select * from read_parquet('{files}', union_by_name = true)")
+    answers = []
+    for kind, question in QUESTIONS:
+        row = logs.execute(question).fetchone()
+        if row is None:
+            raise SystemExit(f"the demo's corpus should hold {kind}, and its logs show none")
+        answers.append((kind, row[0]))
+    return answers
+
+
+def corpusmill(why: str, arguments: list[str]) -> str:
+    """Shows a command, runs it, and returns what it printed; the demo ends with its exit code if it fails."""
+    say(why)
+    print(f"$ {shlex.join(['corpusmill', *arguments])}", flush=True)
+    command = Path(sys.executable).with_name("corpusmill")
+    process = subprocess.Popen(
+        [str(command), *arguments], cwd=HERE.parent, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+    )
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        lines.append(line)
+    if process.wait() != 0:
+        raise SystemExit(process.returncode)
+    return "".join(lines)
+
+
+def say(text: str) -> None:
+    print(f"\n{text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
