@@ -31,17 +31,14 @@ BUILD = (
 VERIFY = ("Hash and count everything again:", ["verify", CORPUS])
 TRAIN = (
     f"Train a tiny model for {TRAINING_SECONDS} seconds, knowing nothing but the manifest:",
-    shlex.split(
-        f"train --manifest {CORPUS}/manifest.json --out {RUN} --seconds {TRAINING_SECONDS} --preset tiny"
-    ),
+    shlex.split(f"train --manifest {CORPUS}/manifest.json --out {RUN} --seconds {TRAINING_SECONDS} --preset tiny"),
 )
 
 # One document of each kind, found in the logs as an auditor would.
 QUESTIONS = (
     (
         "a document that was kept",
-        "select url from documents where removed_by is null and url like '%/library/%' "
-        "order by text_bytes desc, id limit 1",
+        "select url from documents where removed_by is null and url like '%/library/%' order by text_bytes desc, id limit 1",
     ),
     (
         "a document that a filter removed",
@@ -125,9 +122,7 @@ def corpusmill(why: str, arguments: list[str]) -> str:
     say(why)
     print(f"$ {shlex.join(['corpusmill', *arguments])}", flush=True)
     command = Path(sys.executable).with_name("corpusmill")
-    process = subprocess.Popen(
-        [str(command), *arguments], cwd=HERE.parent, stdout=subprocess.PIPE, text=True, encoding="utf-8"
-    )
+    process = subprocess.Popen([str(command), *arguments], cwd=HERE.parent, stdout=subprocess.PIPE, text=True, encoding="utf-8")
     assert process.stdout is not None
     lines = []
     for line in process.stdout:

@@ -91,9 +91,7 @@ def test_everything_planted_is_there(answers: dict[str, tuple[str, bytes]]) -> N
         ("braces", "utf-8", "server { listen 80;"),
     ],
 )
-def test_a_planted_page_says_what_it_should(
-    answers: dict[str, tuple[str, bytes]], kind: str, charset: str, words: str
-) -> None:
+def test_a_planted_page_says_what_it_should(answers: dict[str, tuple[str, bytes]], kind: str, charset: str, words: str) -> None:
     assert words in answers[PLANTED[kind]][1].decode(charset)
 
 
