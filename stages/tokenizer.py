@@ -1,0 +1,258 @@
+"""Byte-level BPE (Sennrich et al. 2016; bytes: Radford et al. 2019): trained on a sample, and exact in both directions.
+
+All 256 bytes are tokens and nothing is normalised, so every text round-trips. Text that spells a special token is
+ordinary text; special ids come from the program alone. Training gives the same tokenizer.json for the same texts in the
+same order, whatever the number of threads.
+
+Before BPE a text is cut into pieces (words with their leading space, numbers, punctuation, white space), and no piece
+is longer than `LONGEST_PIECE` characters: a run of megabytes without a space costs neither memory nor time beyond its
+size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, model_validator
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from manifests.identity import keyed_hash
+from stages.shards import token_dtype
+from stages.stage import DataFile, Options
+
+VERSION = 1
+NAME = "tokenizer"
+BOS = "<|bos|>"
+RESERVED = "<|reserved_{}|>"
+SPECIAL_TOKENS = 16
+"""Ids 0 to 15 are BOS and 15 reserved ones, for whoever trains further."""
+
+LONGEST_PIECE = 48
+"""Characters; longer than all but a few words of any language that writes spaces. Chosen here."""
+
+LARGEST_SAMPLE = 2**31 - 1
+"""Bytes. The library counts pairs in 32 bits; no pair occurs more often than there are bytes."""
+
+ENCODED_AT_ONCE = 4 << 20
+"""Bytes of text that are encoded in one call, which bounds the memory of intermediate results."""
+
+BOS_NAMES = (BOS, "<|begin_of_text|>", "<|beginoftext|>", "<|startoftext|>", "<s>", "<bos>", "[BOS]", "<|endoftext|>")
+"""What begins a document in tokenizers that were not trained here, in the order in which they are looked for."""
+
+
+class TokenizerError(Exception):
+    """A tokenizer that would lose text, or a sample that nothing can be learned from."""
+
+
+class TokenizerOptions(Options):
+    """Either `file`, a tokenizer.json to use as it is, or how one is trained."""
+
+    file: Annotated[str, DataFile()] | None = Field(None, description="a tokenizer.json to use instead of training one")
+    vocabulary: int = Field(32_768, ge=512, description="entries to train, special tokens included")
+    pad_to: int = Field(64, ge=1, description="reserved tokens fill the vocabulary up to a multiple of this")
+    sample_bytes: int = Field(
+        256 << 20, ge=1, le=LARGEST_SAMPLE, description="UTF-8 bytes of training documents that it is trained on"
+    )
+    document_cap_bytes: int = Field(1 << 20, ge=4, description="of each document at most so many bytes are used")
+    digits: Literal["single", "triple", "whole"] = Field(
+        "triple", description="digits apart, in groups of up to three from the left, or a number as one piece"
+    )
+    minimum_frequency: int = Field(2, ge=1, description="a pair that occurs less often is not merged")
+    bos: str | None = Field(None, description="the token of `file` that begins a document, if it has an unusual name")
+
+    @model_validator(mode="after")
+    def _bos_of_a_file(self) -> TokenizerOptions:
+        if self.bos is not None and self.file is None:
+            raise ValueError(f"bos names a token of `file`; a trained tokenizer begins documents with {BOS}")
+        return self
+
+
+def train_tokenizer(texts: Iterable[str], options: TokenizerOptions) -> str:
+    """tokenizer.json trained on `texts` in their order: each cut to `document_cap_bytes`, until `sample_bytes` are used up.
+
+    TokenizerError when there is no text at all. A small sample gives a smaller vocabulary than was asked for.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(piece_pattern(options.digits)), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [BOS, *(RESERVED.format(number) for number in range(1, SPECIAL_TOKENS))]
+    trainer = trainers.BpeTrainer(
+        vocab_size=options.vocabulary,
+        min_frequency=options.minimum_frequency,
+        special_tokens=special,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    sample = _Sample(texts, options)
+    tokenizer.train_from_iterator(sample.texts(), trainer)
+    if not sample.bytes:
+        raise TokenizerError("no text to train a tokenizer on")
+    entries = tokenizer.get_vocab_size()
+    padding = -entries % options.pad_to
+    reserved = [RESERVED.format(number) for number in range(SPECIAL_TOKENS, SPECIAL_TOKENS + padding)]
+    tokenizer.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in reserved])
+    return str(tokenizer.to_str(pretty=True))
+
+
+def sample_key(seed: int, printed_id: str) -> int:
+    """A document's place in the order in which training documents are taken for the sample; 64 bits."""
+    return keyed_hash(f"tokenizer sample {seed}", printed_id)
+
+
+class Encoder:
+    """A tokenizer.json at work. TokenizerError when it is not byte-level BPE, or changes any text.
+
+    vocabulary: ids are below it. dtype: of ids on disk. bos_id: begins every document. special_tokens: name to id.
+    """
+
+    def __init__(self, tokenizer_json: str, bos: str | None = None) -> None:
+        try:
+            self._tokenizer = Tokenizer.from_str(tokenizer_json)
+        except Exception as error:  # the library raises plain Exception
+            raise TokenizerError(f"not a tokenizer.json: {error}") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True  # text that spells a special token is text
+        added = json.loads(tokenizer_json).get("added_tokens") or []
+        self.special_tokens: dict[str, int] = {token["content"]: token["id"] for token in added if token.get("special")}
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        self.vocabulary = max(vocabulary.values()) + 1
+        self.dtype = token_dtype(self.vocabulary)
+        self.bos_id = self._find_bos(bos)
+        self._bytes_of = self._byte_table(vocabulary, {token["id"]: token["content"] for token in added})
+        self._check_round_trip()
+
+    def encode(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+        """(offsets int64 (n + 1,), ids): document i is `ids[offsets[i]:offsets[i + 1]]`, BOS and then its text."""
+        lengths: list[int] = []
+        pieces: list[np.ndarray] = []
+        for group in _groups(texts.to_pylist()):
+            for encoding in self._tokenizer.encode_batch_fast(group, add_special_tokens=False):
+                ids = np.array([self.bos_id, *encoding.ids], dtype=self.dtype)
+                lengths.append(len(ids))
+                pieces.append(ids)
+        offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        return offsets, np.concatenate([np.empty(0, dtype=self.dtype), *pieces])
+
+    def decode(self, ids: np.ndarray) -> bytes:
+        """The UTF-8 of the text that `ids` stand for; special ids stand for nothing. ValueError for an unknown id."""
+        numbers = np.asarray(ids).tolist()
+        if numbers and not 0 <= min(numbers) <= max(numbers) < self.vocabulary:
+            raise ValueError(f"token id {max(numbers)} is not in a vocabulary of {self.vocabulary}")
+        return b"".join(self._bytes_of[number] for number in numbers)
+
+    def _find_bos(self, wanted: str | None) -> int:
+        names = BOS_NAMES if wanted is None else (wanted,)
+        for name in names:
+            if name in self.special_tokens:
+                return self.special_tokens[name]
+        known = ", ".join(sorted(self.special_tokens)) or "none"
+        raise TokenizerError(f"no special token begins a document: looked for {', '.join(names)}; it has {known}")
+
+    def _byte_table(self, vocabulary: dict[str, int], added: dict[int, str]) -> list[bytes]:
+        byte_of = _byte_of_character()
+        missing = sorted(byte_of[character] for character in byte_of if character not in vocabulary)
+        if missing:
+            raise TokenizerError(f"{len(missing)} of 256 bytes are no tokens, the first is {missing[0]:#04x}: text would vanish")
+        special = set(self.special_tokens.values())
+        table = [b""] * self.vocabulary
+        for token, number in vocabulary.items():
+            if number in special:
+                continue
+            if number in added:
+                table[number] = added[number].encode()
+            elif all(character in byte_of for character in token):
+                table[number] = bytes(byte_of[character] for character in token)
+            else:
+                raise TokenizerError(f"token {number}, {token!r}, is not made of bytes: only byte-level BPE is supported")
+        return table
+
+    def _check_round_trip(self) -> None:
+        for probe in _probes([*self.special_tokens]):
+            _, ids = self.encode(pa.array([probe], pa.large_string()))
+            if self.decode(ids) != probe.encode():
+                raise TokenizerError(f"it changes text: {probe[:40]!r} comes back as {self.decode(ids)[:60]!r}")
+            if set(ids[1:].tolist()) & set(self.special_tokens.values()):
+                raise TokenizerError(f"text becomes a special token: {probe[:40]!r}")
+
+
+def piece_pattern(digits: str) -> str:
+    """The pieces that BPE does not cross: a regular expression that matches every character, in the dialect of Oniguruma.
+
+    In this order: English contractions; letters with one leading space or mark; numbers; punctuation with one leading
+    space and the line ends after it; line ends with the white space before them; white space without its last character,
+    which belongs to the word behind it; white space.
+    """
+    most = LONGEST_PIECE
+    numbers = {"single": r"\p{N}", "triple": r"\p{N}{1,3}", "whole": rf"\p{{N}}{{1,{most}}}"}[digits]
+    return "|".join(
+        [
+            r"'(?i:[sdmt]|ll|ve|re)",
+            rf"[^\r\n\p{{L}}\p{{M}}\p{{N}}]?[\p{{L}}\p{{M}}]{{1,{most}}}",
+            numbers,
+            rf" ?[^\s\p{{L}}\p{{M}}\p{{N}}]{{1,{most}}}[\r\n]{{0,{most}}}",
+            rf"\s{{0,{most}}}[\r\n]{{1,{most}}}",
+            rf"\s{{1,{most}}}(?!\S)",
+            rf"\s{{1,{most}}}",
+        ]
+    )
+
+
+class _Sample:
+    """Texts cut and counted; the first is taken whatever its size."""
+
+    def __init__(self, texts: Iterable[str], options: TokenizerOptions) -> None:
+        self._texts, self._options, self.bytes = texts, options, 0
+
+    def texts(self) -> Iterator[str]:
+        for text in self._texts:
+            data = text.encode()[: self._options.document_cap_bytes]
+            if self.bytes and self.bytes + len(data) > self._options.sample_bytes:
+                return
+            self.bytes += len(data)
+            yield data.decode(errors="ignore")  # a character that the cut went through is left out
+
+
+def _groups(texts: list[str | None]) -> Iterator[list[str]]:
+    group: list[str] = []
+    size = 0
+    for text in texts:
+        group.append(text or "")
+        size += len(group[-1])
+        if size >= ENCODED_AT_ONCE:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _byte_of_character() -> dict[str, int]:
+    """GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes, ascending, for U+0100 and on."""
+    itself = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in itself]
+    return {chr(byte): byte for byte in itself} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+
+
+def _probes(special: list[str]) -> list[str]:
+    """Texts that normalisation, prefixes, stripping or special tokens would change; together they have every UTF-8 byte."""
+    leads = [chr(point) for point in (*range(0x80, 0x800, 0x3F), *range(0x800, 0xD800, 0xFFF), *range(0xE000, 0x110000, 0xFFFF))]
+    return [
+        "".join(map(chr, range(0x100))),
+        "".join(leads),
+        " two  spaces\r\n\tand\u00a0a tab \n\n",
+        "e\u0301 \u1e9b\u0323 \ufb01 \uff21 \u2126 \u200b",
+        "ABC don't 1234567 1,000.50",
+        *(f"before {name} after{name}{name}" for name in special),
+    ]
+
+
