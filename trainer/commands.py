@@ -1,0 +1,224 @@
+"""`corpusmill train` and `corpusmill evaluate`. torch is imported only when one of them runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import Enum, StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from trainer.presets import PRESETS
+
+app = typer.Typer(
+    help="Train on a corpus, and score what was trained.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+
+FAILED, BAD_USAGE, SIGNALLED = 1, 2, 128
+
+MODEL, BUDGET, DATA, OPTIMISATION, MACHINE = "Model", "Budget", "Data", "Optimisation", "Machine and run"
+
+
+class Device(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Precision(StrEnum):
+    auto = "auto"
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+class Clock(StrEnum):
+    warm = "warm"
+    cold = "cold"
+
+
+class Masking(StrEnum):
+    masked = "masked"
+    sdpa = "sdpa"
+
+
+class HeldOut(StrEnum):
+    validation = "validation"
+    test = "test"
+
+
+def _option(panel: str, text: str) -> Any:
+    return typer.Option(help=text, rich_help_panel=panel)
+
+
+Manifest = Annotated[str, typer.Option(help="manifest.json of the corpus, or its folder or URL.", metavar="PATH")]
+Cache = Annotated[str | None, typer.Option(help="Where shards of a remote corpus are kept.", metavar="FOLDER")]
+
+
+@app.command()
+def train(
+    manifest: Manifest,
+    out: Annotated[str, typer.Option(help="Folder of the run; must be empty or new, unless --resume.", metavar="RUN")],
+    preset: Annotated[str, _option(MODEL, f"One of {', '.join(PRESETS)}.")] = "small",
+    model: Annotated[
+        list[str] | None, _option(MODEL, "Changes the preset: layers=6, width=256, heads, kv_heads, hidden, tied, qk_norm, …")
+    ] = None,
+    attention: Annotated[
+        Masking, _option(MODEL, "masked: within each document; sdpa: over the whole row, across documents.")
+    ] = Masking.masked,
+    seconds: Annotated[float | None, _option(BUDGET, "Train this long (default: 300 when no budget is given).")] = None,
+    tokens: Annotated[int | None, _option(BUDGET, "Train on this many target tokens.")] = None,
+    steps: Annotated[int | None, _option(BUDGET, "Train this many steps.")] = None,
+    clock: Annotated[
+        Clock, _option(BUDGET, "warm: compile and warm up before the clock starts; cold: the clock counts it.")
+    ] = Clock.warm,
+    sequence_length: Annotated[int | None, _option(DATA, "T, tokens in a row.")] = None,
+    batch_tokens: Annotated[int | None, _option(DATA, "Tokens in a step, over all ranks.")] = None,
+    micro_batch: Annotated[int | None, _option(DATA, "Rows that a rank computes at a time.")] = None,
+    mixture: Annotated[
+        list[str] | None, _option(DATA, "COMPONENT=WEIGHT, share of target tokens; repeat. Default: natural.")
+    ] = None,
+    max_epochs: Annotated[float | None, _option(DATA, "Fail rather than repeat a component more often.")] = None,
+    learning_rate: Annotated[float | None, _option(OPTIMISATION, "Peak rate.")] = None,
+    warmup: Annotated[float, _option(OPTIMISATION, "Share of the budget in which the rate rises.")] = 0.05,
+    final_rate: Annotated[float, _option(OPTIMISATION, "Share of the peak rate left at the end.")] = 0.05,
+    weight_decay: Annotated[float, _option(OPTIMISATION, "On matrices only.")] = 0.1,
+    clip: Annotated[float, _option(OPTIMISATION, "Largest gradient norm.")] = 1.0,
+    z_loss: Annotated[float, _option(OPTIMISATION, "Coefficient of log Z squared.")] = 0.0,
+    seed: Annotated[int, _option(OPTIMISATION, "Of weights and of the order of rows.")] = 0,
+    device: Annotated[Device, _option(MACHINE, "auto takes a GPU where there is one.")] = Device.auto,
+    dtype: Annotated[Precision, _option(MACHINE, "auto: bfloat16 autocast on a GPU, float32 on a CPU.")] = Precision.auto,
+    compile: Annotated[bool | None, _option(MACHINE, "torch.compile (default: on a GPU).")] = None,
+    loss_chunk: Annotated[int, _option(MACHINE, "Logits of this many tokens at a time; 0: all.")] = 0,
+    resume: Annotated[bool, _option(MACHINE, "Go on from the newest complete checkpoint in RUN.")] = False,
+    checkpoint_every: Annotated[int, _option(MACHINE, "Steps between checkpoints; 0: only at the end.")] = 0,
+    keep: Annotated[int, _option(MACHINE, "Checkpoints kept.")] = 2,
+    log_every: Annotated[int, _option(MACHINE, "Steps between progress lines.")] = 10,
+    evaluate: Annotated[bool, _option(MACHINE, "Score the validation split at the end.")] = True,
+    cache: Cache = None,
+) -> None:
+    """Trains a model on a corpus. The last line printed is `val_bpb=… | memory_gb=… | steps=…`.
+
+    Under torchrun it trains on all ranks. SIGTERM saves a checkpoint and ends the run with exit code 143.
+    """
+    options = dict(locals())
+    resume = options.pop("resume")
+    options["model"] = _pairs(model, "--model", _model_value)
+    options["mixture"] = _pairs(mixture, "--mixture", float)
+    options = {name: value.value if isinstance(value, Enum) else value for name, value in options.items()}
+
+    from trainer.configuration import ConfigurationError, TrainConfig
+
+    try:
+        config = TrainConfig.check(**options)
+    except ConfigurationError as error:
+        _end(BAD_USAGE, str(error))
+
+    _need_torch()
+    from trainer.loop import train as run
+    from trainer.progress import RunProgress
+    from trainer.ranks import Ranks
+
+    ranks = None
+    try:
+        ranks = Ranks.join(config.device)
+        outcome = run(config, ranks, RunProgress(ranks.first, config.log_every), resume)
+    except Exception as error:
+        _explain(error)
+    finally:
+        if ranks is not None:
+            ranks.leave()
+    if outcome.stopped_by:
+        _end(SIGNALLED + outcome.stopped_by, f"stopped by signal {outcome.stopped_by} after step {outcome.steps}; saved")
+    if ranks.first:
+        print(outcome.line(), flush=True)
+
+
+@app.command()
+def evaluate(
+    checkpoint: Annotated[Path, typer.Argument(help="A run's folder, or one of its checkpoints.", metavar="RUN_OR_CHECKPOINT")],
+    manifest: Manifest,
+    split: Annotated[HeldOut, typer.Option(help="Which held-out documents.")] = HeldOut.validation,
+    sequence_length: Annotated[
+        int | None, typer.Option(help="T; default: as trained. Figures at different T do not compare.")
+    ] = None,
+    device: Annotated[Device, typer.Option(help="auto takes a GPU where there is one.")] = Device.auto,
+    dtype: Annotated[Precision, typer.Option(help="auto: bfloat16 on a GPU, float32 on a CPU.")] = Precision.auto,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole score as JSON.")] = False,
+    cache: Cache = None,
+) -> None:
+    """Scores a checkpoint on held-out documents, in bits per byte of their text."""
+    _need_torch()
+    if sequence_length is not None and sequence_length < 2:
+        _end(BAD_USAGE, f"--sequence-length {sequence_length}: a row needs at least 2 tokens")
+    from trainer.ranks import Ranks
+    from trainer.scoring import score_checkpoint
+
+    ranks = None
+    try:
+        ranks = Ranks.join(device.value)
+        score = score_checkpoint(checkpoint, manifest, split.value, ranks, sequence_length, dtype.value, cache)
+    except Exception as error:
+        _explain(error)
+    finally:
+        if ranks is not None:
+            ranks.leave()
+    if ranks.first:
+        plain = f"{score.describe()}\nval_bpb={score.val_bpb:.4f}"
+        print(json.dumps(score.as_json(), indent=1) if as_json else plain, flush=True)
+
+
+def _pairs(given: list[str] | None, option: str, convert: Any) -> dict[str, Any]:
+    pairs = {}
+    for pair in given or []:
+        name, equals, value = pair.partition("=")
+        try:
+            if not (name and equals):
+                raise ValueError
+            pairs[name] = convert(value)
+        except ValueError:
+            _end(BAD_USAGE, f"{option} {pair!r}: expected NAME=VALUE")
+    return pairs
+
+
+def _model_value(text: str) -> Any:
+    """A number or true/false where it reads as one; the architecture checks the rest."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _need_torch() -> None:
+    try:
+        import safetensors.torch  # noqa: F401
+    except ImportError as error:
+        _end(FAILED, f"{error}; the trainer's libraries are missing: pip install 'corpusmill[trainer]'")
+
+
+def _explain(error: Exception) -> NoReturn:
+    """Ends with a clear line for the errors that a user can cause; anything else is a bug and keeps its traceback."""
+    from manifests.manifest import ManifestError
+    from manifests.storage import StorageError
+    from trainer.checkpoint import CheckpointError
+    from trainer.configuration import ConfigurationError
+    from trainer.corpus import CorpusError
+    from trainer.evaluation import EvaluationError
+    from trainer.loader import LoaderError
+    from trainer.metrics import DivergedError
+    from trainer.ranks import RanksError
+
+    if isinstance(error, (ConfigurationError, RanksError)):
+        _end(BAD_USAGE, str(error))
+    expected = (
+        ManifestError, StorageError, CheckpointError, CorpusError, EvaluationError, LoaderError, DivergedError, OSError,
+    )  # fmt: skip
+    if isinstance(error, expected):
+        _end(FAILED, str(error))
+    raise error
+
+
+def _end(code: int, message: str) -> NoReturn:
+    print(f"error: {message}" if code in (FAILED, BAD_USAGE) else message, file=sys.stderr, flush=True)
+    raise typer.Exit(code)

@@ -1,0 +1,159 @@
+"""What a person can decide about a training run. The whole of it is written to the run's folder as `config.json`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from trainer.presets import PRESETS, Architecture
+
+DEFAULT_SECONDS = 300.0
+"""The budget when none is given: autoresearch's five minutes."""
+
+
+class ConfigurationError(Exception):
+    """Options that cannot work; the message names the option and what would."""
+
+
+class TrainConfig(BaseModel):
+    """Options of `corpusmill train`. None means: as the preset says.
+
+    The budget is one of `seconds` (on the clock), `tokens` (targets) or `steps`. `batch_tokens` are the slots of a step over
+    all ranks, `micro_batch` the rows that one rank computes at a time. `warmup` and `final_rate` are shares: of the budget,
+    and of the peak rate.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    manifest: str
+    out: str
+    preset: str = "small"
+    model: dict[str, Any] = Field(default_factory=dict)
+    seconds: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    tokens: int | None = Field(default=None, ge=1)
+    steps: int | None = Field(default=None, ge=1)
+    sequence_length: int | None = Field(default=None, ge=2)
+    batch_tokens: int | None = Field(default=None, ge=2)
+    micro_batch: int | None = Field(default=None, ge=1)
+    mixture: dict[str, float] = Field(default_factory=dict)
+    max_epochs: float | None = Field(default=None, gt=0)
+    learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    warmup: float = Field(default=0.05, ge=0, lt=1)
+    final_rate: float = Field(default=0.05, ge=0, le=1)
+    weight_decay: float = Field(default=0.1, ge=0, allow_inf_nan=False)
+    clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    z_loss: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    attention: Literal["masked", "sdpa"] = "masked"
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    compile: bool | None = None
+    clock: Literal["warm", "cold"] = "warm"
+    loss_chunk: int = Field(default=0, ge=0)
+    checkpoint_every: int = Field(default=0, ge=0)
+    keep: int = Field(default=2, ge=1)
+    log_every: int = Field(default=10, ge=1)
+    evaluate: bool = True
+    cache: str | None = None
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> TrainConfig:
+        given = [name for name in ("seconds", "tokens", "steps") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"a run has one budget, not {' and '.join(given)}")
+        if self.preset not in PRESETS:
+            raise ValueError(f"preset {self.preset!r} is not one of {', '.join(PRESETS)}")
+        for derived in ("vocabulary",):
+            if derived in self.model:
+                raise ValueError(f"model option {derived!r} comes from the corpus")
+        if self.rows_a_step * self.row_tokens != self.batch_tokens_a_step:
+            near = max(1, round(self.batch_tokens_a_step / self.row_tokens)) * self.row_tokens
+            raise ValueError(
+                f"batch_tokens {self.batch_tokens_a_step} is not a multiple of sequence_length {self.row_tokens}; "
+                f"the nearest is {near}"
+            )
+        return self
+
+    @staticmethod
+    def check(**options: Any) -> TrainConfig:
+        """A configuration from options; ConfigurationError lists every option that is wrong, one a line."""
+        try:
+            config = TrainConfig(**options)
+            config.architecture(vocabulary=2)
+            return config
+        except ValidationError as error:
+            raise ConfigurationError(_readable(error)) from None
+
+    @property
+    def row_tokens(self) -> int:
+        return self.sequence_length or PRESETS[self.preset].sequence_length
+
+    @property
+    def batch_tokens_a_step(self) -> int:
+        return self.batch_tokens or PRESETS[self.preset].batch_tokens
+
+    @property
+    def rows_a_step(self) -> int:
+        return self.batch_tokens_a_step // self.row_tokens
+
+    @property
+    def peak_rate(self) -> float:
+        return self.learning_rate or PRESETS[self.preset].learning_rate
+
+    @property
+    def seconds_budget(self) -> float | None:
+        return DEFAULT_SECONDS if self.seconds is None and self.tokens is None and self.steps is None else self.seconds
+
+    def architecture(self, vocabulary: int) -> Architecture:
+        return PRESETS[self.preset].build(vocabulary, **self.model)
+
+    def micro_batches(self, world: int) -> tuple[int, int]:
+        """(rows in a micro-batch, micro-batches) of each rank in a step; ConfigurationError when rows cannot be shared out."""
+        if self.rows_a_step % world:
+            per_rank = self.row_tokens * world
+            near = max(1, round(self.batch_tokens_a_step / per_rank)) * per_rank
+            raise ConfigurationError(
+                f"batch_tokens {self.batch_tokens_a_step} is {self.rows_a_step} rows of {self.row_tokens}, which {world} "
+                f"ranks cannot share equally; --batch-tokens {near} would do"
+            )
+        rows = self.rows_a_step // world
+        if self.micro_batch is None:
+            limit = min(rows, PRESETS[self.preset].micro_batch)
+            micro = next(size for size in range(limit, 0, -1) if rows % size == 0)
+        elif rows % self.micro_batch:
+            fitting = ", ".join(str(size) for size in range(1, rows + 1) if rows % size == 0)
+            raise ConfigurationError(
+                f"micro_batch {self.micro_batch} does not divide the {rows} rows of a rank; these do: {fitting}"
+            )
+        else:
+            micro = self.micro_batch
+        return micro, rows // micro
+
+    def differences(self, other: dict[str, Any]) -> list[str]:
+        """Options that decide the result and differ from a saved configuration, as `name: there -> here`."""
+        mine = json.loads(self.model_dump_json())
+        return [
+            f"{name}: {other.get(name)!r} -> {mine[name]!r}"
+            for name in sorted(mine)
+            if name not in MAY_CHANGE and other.get(name) != mine[name]
+        ]
+
+
+MAY_CHANGE = {
+    "manifest", "out", "seconds", "tokens", "steps", "micro_batch", "max_epochs", "device", "dtype", "compile", "clock",
+    "loss_chunk", "checkpoint_every", "keep", "log_every", "evaluate", "cache",
+}  # fmt: skip
+"""Options that a resumed run may be given anew: where, how long and how fast, not what is computed. (The corpus itself is
+compared by digest, wherever it lies.)"""
+
+
+def _readable(error: ValidationError) -> str:
+    lines = []
+    for one in error.errors():
+        at = ".".join(str(step) for step in one["loc"])
+        message = one["msg"].removeprefix("Value error, ")
+        given = f" (given: {one['input']!r})" if at and one["type"] != "extra_forbidden" else ""
+        lines.append(f"{at}: {message}{given}" if at else message)
+    return "\n".join(lines)

@@ -1,0 +1,573 @@
+"""Training: from a configuration to a checkpoint and its bits per byte.
+
+The loss of a step is the sum over all valid targets, of all ranks and micro-batches, divided by their number, so that neither
+padding nor the way a batch is shared out changes an update. The number is known before the step, from the plan.
+
+A run's folder holds config.json, run.json, metrics.jsonl, ledger.jsonl, checkpoints/, result.json and, where matplotlib is
+installed, loss.png.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import hashlib
+import json
+import platform
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from manifests.storage import Folder, is_remote
+from trainer import checkpoint
+from trainer.configuration import ConfigurationError, TrainConfig
+from trainer.corpus import Component, Corpus
+from trainer.evaluation import Score, evaluate_bpb
+from trainer.flops import causal_flops_per_token, mfu, palm_flops_per_token
+from trainer.ledger import Ledger
+from trainer.loader import Batch, Loader, LoaderError, Phase
+from trainer.metrics import Metrics, Readings, check_loss
+from trainer.model import GPT, document_mask
+from trainer.optimisation import WarmupCosine, build_adamw, set_rate
+from trainer.picture import draw
+from trainer.progress import RunProgress
+from trainer.ranks import Ranks
+from trainer.scoring import model_logits
+
+WARM_STEPS = 2
+PREFETCHED = 2
+MANY_EPOCHS = 4.0
+"""Repeats beyond which data is worth visibly less than fresh data (Muennighoff et al. 2023)."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. `stopped_by` is the signal's number when it was told to stop; it can be resumed then."""
+
+    steps: int
+    tokens: int
+    memory_gb: float
+    training_seconds: float
+    preparation_seconds: float
+    score: Score | None
+    stopped_by: int | None
+
+    def line(self) -> str:
+        bpb = "none" if self.score is None else f"{self.score.val_bpb:.4f}"
+        return f"val_bpb={bpb} | memory_gb={self.memory_gb:.1f} | steps={self.steps}"
+
+
+def train(config: TrainConfig, ranks: Ranks, progress: RunProgress, resume: bool = False) -> Outcome:
+    """Trains until the budget is spent, saves, and scores the validation split.
+
+    `resume` goes on from the newest complete checkpoint in `config.out`, or begins when there is none. ConfigurationError,
+    CorpusError, LoaderError, CheckpointError or DivergedError say what is wrong.
+    """
+    return _Run(config, ranks, progress, resume).go()
+
+
+def code_sha256() -> str:
+    """One digest over this package's source, so that a number can be traced to the code that made it."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(f"{path.name}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+class _Run:
+    def __init__(self, config: TrainConfig, ranks: Ranks, progress: RunProgress, resume: bool) -> None:
+        self.began = time.perf_counter()
+        self.config, self.ranks, self.progress = config, ranks, progress
+        self.device = ranks.device
+        self.dtype = _dtype(config, self.device)
+        self.compiled = self.device.type == "cuda" if config.compile is None else config.compile
+        self.micro_rows, self.micro_count = config.micro_batches(ranks.world)
+        self.folder = _run_folder(config.out)
+        found = checkpoint.latest(self.folder) if resume else None
+        state = None if found is None else checkpoint.load_state(found)
+        if not resume and self.folder.exists() and any(self.folder.iterdir()):
+            raise ConfigurationError(f"--out {config.out} is not empty; add --resume to go on there, or name another folder")
+
+        self.corpus = Corpus.open(config.manifest, config.cache)
+        if config.evaluate:
+            self.corpus.components("validation")  # a missing split is said before an hour of training, not after
+        self.loader = self._open_loader()
+        self.architecture = config.architecture(self.corpus.tokenizer.vocabulary)
+        self.model = GPT(self.architecture, config.loss_chunk).to(self.device)
+        self.model.initialise(config.seed)
+        torch.manual_seed(config.seed)
+        self.optimiser = build_adamw(self.model, config.peak_rate, config.weight_decay)
+        self.schedule = WarmupCosine(config.peak_rate, config.warmup, config.final_rate)
+        self.step, self.position, self.tokens, self.spent_seconds = 0, 0, 0, 0.0
+        self.clipped_before = 0
+        self.lineage: list[str] = []
+        if found is not None and state is not None:
+            self._restore(found, state)
+        self.clipped = torch.zeros((), device=self.device)
+        forward: nn.Module = self.model
+        self.parallel: DistributedDataParallel | None = None
+        if ranks.world > 1:
+            forward = self.parallel = DistributedDataParallel(
+                forward, device_ids=None if self.device.index is None else [self.device.index]
+            )
+        self.forward = cast(nn.Module, torch.compile(forward)) if self.compiled else forward
+        self._origin = self._last_look = self.began
+        self.stopped_by: int | None = None
+        self.saved_step = self.step if found is not None else -1
+
+    def go(self) -> Outcome:
+        if self.ranks.first:
+            self._write_facts()
+        self._announce()
+        if self.config.clock == "warm" and self._spent() < 1:
+            self._warm_up()
+        preparation = time.perf_counter() - self.began
+        with _signals(self._told_to_stop), _no_collection():
+            try:
+                self._steps()
+            finally:
+                self.progress.stop()
+        score = None
+        if self.config.evaluate and self.stopped_by is None:
+            score = self._score()
+        outcome = Outcome(
+            self.step, self.tokens, self._memory_gb(), self.spent_seconds, preparation, score, self.stopped_by
+        )
+        if self.ranks.first and self.stopped_by is None:
+            self._write_result(outcome)
+        return outcome
+
+    # preparation
+
+    def _open_loader(self) -> Loader:
+        """The first rank of each machine checks the shards; the others read them once it has."""
+        names = self.corpus.components("train")
+        wanted = [name for name in names if not self.config.mixture or self.config.mixture.get(name, 0) > 0]
+        for name in self.config.mixture:
+            if name not in names:
+                raise LoaderError(f"the mixture names component {name!r}; the training split has: {', '.join(names)}")
+
+        def read(verify: bool) -> list[Component]:
+            return [self.corpus.component(name, "train", verify) for name in wanted]
+
+        components = read(True) if self.ranks.local_rank == 0 else []
+        self.ranks.barrier()
+        components = components or read(False)
+        phase = Phase(dict(self.config.mixture) or None)
+        return Loader(components, self.config.row_tokens, self.config.seed, [phase])
+
+    def _restore(self, found: Path, state: checkpoint.State) -> None:
+        self._refuse_another_run(found, state)
+        checkpoint.load_weights(found, self.model)
+        checkpoint.load_optimiser(found, self.optimiser)
+        self.step, self.position, self.tokens = state.step, state.position, state.tokens
+        self.spent_seconds, self.clipped_before = state.spent_seconds, state.clipped_steps
+        self.lineage = [*state.lineage, f"{found.name} {checkpoint.identity(found)}"]
+        for folder in checkpoint.damaged(self.folder):
+            self.progress.note(f"passed over {folder}: {checkpoint.fault(folder)}")
+        self.progress.note(f"resuming {self.folder} after step {state.step}, position {state.position:,}")
+
+    def _refuse_another_run(self, found: Path, state: checkpoint.State) -> None:
+        if state.tokenizer_sha256 != self.corpus.tokenizer.sha256:
+            raise checkpoint.CheckpointError(f"{found}: trained with another tokenizer than the corpus has")
+        changed = self.config.differences(state.config)
+        if changed:
+            raise ConfigurationError(f"{found} was made with other options: {'; '.join(changed)}")
+        if state.loader_digest != self.loader.digest:
+            raise checkpoint.CheckpointError(
+                f"{found}: trained on other shards (manifest {state.manifest_digest[:12]}…, now "
+                f"{self.corpus.manifest.digest[:12]}…), so position {state.position:,} means other rows"
+            )
+
+    def _announce(self) -> None:
+        config, say = self.config, self.progress.note
+        a = self.architecture
+        say(
+            f"model: {a.layers} layers x {a.width}, {a.heads}/{a.kv_heads} heads, SwiGLU {a.hidden}, vocabulary "
+            f"{a.vocabulary:,}: {a.parameters():,} parameters, {a.matmul_parameters():,} in matmuls"
+        )
+        say(
+            f"device: {self._device_name()} x {self.ranks.world}, {self.dtype}, "
+            f"{'compiled' if self.compiled else 'not compiled'}, attention {config.attention}"
+        )
+        say(
+            f"batch: {config.batch_tokens_a_step:,} tokens = {self.ranks.world} ranks x {self.micro_count} micro-batches x "
+            f"{self.micro_rows} rows x {config.row_tokens}"
+        )
+        for component, plan in zip(self.loader.components, self.loader.plans, strict=True):
+            say(
+                f"component {component.name}: {len(component.lengths):,} documents, {plan.pairs_total:,} tokens = "
+                f"{plan.pairs_emitted:,} emitted + {plan.pairs_dropped:,} dropped, in {plan.rows:,} rows with "
+                f"{plan.padding:,} padding ({plan.padding / (plan.rows * plan.sequence_length):.3%})"
+            )
+        if config.steps is not None:
+            self._check_epochs(config.steps * config.rows_a_step)
+            for name, epochs in self.loader.epochs(config.steps * config.rows_a_step).items():
+                if epochs > MANY_EPOCHS:
+                    say(f"component {name} will be repeated: {epochs:.1f} epochs")
+
+    def _write_facts(self) -> None:
+        folder = Folder(str(self.folder.absolute()))
+        folder.write("config.json", _json(self.config.model_dump(mode="json")))
+        folder.write(
+            "run.json",
+            _json(
+                {
+                    "manifest_digest": self.corpus.manifest.digest,
+                    "tokenizer_sha256": self.corpus.tokenizer.sha256,
+                    "loader_digest": self.loader.digest,
+                    "architecture": self.architecture.model_dump(),
+                    "parameters": self.architecture.parameters(),
+                    "code_sha256": code_sha256(),
+                    "ranks": self.ranks.world,
+                    "device": self._device_name(),
+                    "dtype": self.dtype,
+                    "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+                    "lineage": self.lineage,
+                }
+            ),
+        )
+
+    def _warm_up(self) -> None:
+        """Compiles and allocates on real rows, then puts model, optimiser and random state back as they were."""
+        weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        optimiser = copy.deepcopy(self.optimiser.state_dict())
+        random = torch.get_rng_state()
+        for _ in range(WARM_STEPS if self.compiled or self.device.type == "cuda" else 1):
+            rows = self._rank_positions(self.position)
+            self._update([self._to_device(micro) for micro in self._micro_batches(rows)], 1, 0.0)
+        self._synchronise()
+        with torch.no_grad():
+            for name, value in self.model.state_dict().items():
+                value.copy_(weights[name])
+        self.optimiser.load_state_dict(optimiser)
+        torch.set_rng_state(random)
+        self.clipped.zero_()
+
+    # the steps
+
+    def _steps(self) -> None:
+        config, metrics, ledger = self.config, None, None
+        if self.ranks.first:
+            metrics = Metrics(self.folder, self.step)
+            ledger = Ledger(self.folder, self.loader, self.corpus.manifest.digest, self.step)
+        readings = Readings(self.device)
+        self.progress.start()
+        self._origin = time.perf_counter() - self.spent_seconds
+        self._last_look = time.perf_counter()
+        with _Prefetcher(self._rank_micro_batches, self.position, config.rows_a_step) as prefetched:
+            while True:
+                spent, stop = self._agree()
+                if stop:
+                    self.stopped_by = stop
+                if spent >= 1 or stop:
+                    break
+                rate = self.schedule.rate(spent)
+                waited = time.perf_counter()
+                micro_batches = prefetched.get(self.position)
+                waited = time.perf_counter() - waited
+                first, end = self.position, self.position + config.rows_a_step
+                counts = self._count_targets(first, end)
+                values = self._update([self._to_device(micro) for micro in micro_batches], int(counts.sum()), rate)
+                self.step, self.position, self.tokens = self.step + 1, end, self.tokens + int(counts.sum())
+                readings.put(
+                    {
+                        "step": self.step, "position": end, "tokens": self.tokens, "learning_rate": rate, "spent": spent,
+                        "targets": counts.tolist(), "data_wait_seconds": waited,
+                    },
+                    values,
+                )  # fmt: skip
+                if ledger:
+                    ledger.consumed(self.step, first, end)
+                self._look(readings, metrics)
+                if config.checkpoint_every and self.step % config.checkpoint_every == 0:
+                    self._save(readings, metrics, ledger)
+                self._check_epochs(self.position)
+        self._synchronise()
+        self.spent_seconds = max(self.spent_seconds, time.perf_counter() - self._origin) if self.step else 0.0
+        if self.saved_step != self.step:
+            self._save(readings, metrics, ledger)
+        if metrics and ledger:
+            metrics.close()
+            ledger.close()
+
+    def _update(self, micro_batches: list[tuple[Tensor, Tensor, Tensor, Tensor]], count: int, rate: float) -> Tensor:
+        """One optimiser step. Returns, on the device, [gradient norm, steps clipped so far, nats of each component]."""
+        set_rate(self.optimiser, rate)
+        nats_by_component = torch.zeros(len(self.loader.components), device=self.device)
+        for n, (tokens, targets, segments, components) in enumerate(micro_batches):
+            last = n == len(micro_batches) - 1
+            mask = document_mask(segments) if self.config.attention == "masked" else None
+            with self._unsynchronised(not last):
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == "bfloat16"):
+                    nats, squares = self.forward(tokens, mask, targets)
+                loss = nats.sum()
+                if self.config.z_loss:
+                    loss = loss + self.config.z_loss * squares.sum()
+                # DistributedDataParallel averages over ranks; the count is already that of all of them
+                (loss * (self.ranks.world / count)).backward()
+            nats_by_component.index_add_(0, components, nats.detach().sum(dim=1))
+        if self.ranks.world > 1:
+            torch.distributed.all_reduce(nats_by_component)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        self.clipped += norm > self.config.clip
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        return torch.cat((torch.stack((norm.detach(), self.clipped)), nats_by_component))
+
+    def _look(self, readings: Readings, metrics: Metrics | None, all_of_them: bool = False) -> None:
+        for facts, (norm, clipped, *nats) in readings.take(all_of_them):
+            now = time.perf_counter()
+            seconds, self._last_look = now - self._last_look, now
+            targets = facts.pop("targets")
+            loss = sum(nats) / sum(targets)
+            spent = facts.pop("spent")
+            row = {
+                **facts,
+                "seconds": now - self._origin,
+                "loss": loss,
+                "loss_by_component": {
+                    c.name: n / t for c, n, t in zip(self.loader.components, nats, targets, strict=True) if t
+                },
+                "grad_norm": norm,
+                "clipped_share": (self.clipped_before + clipped) / facts["step"],
+                "tokens_per_second": sum(targets) / seconds,
+                **self._mfu(self.config.batch_tokens_a_step / seconds),
+                "memory_gb": self._memory_gb(),
+                "epochs": self.loader.epochs(facts["position"]),
+            }
+            if metrics:
+                metrics.write(row)
+            check_loss(facts["step"], loss)
+            self.progress.step(row, spent)
+
+    def _save(self, readings: Readings, metrics: Metrics | None, ledger: Ledger | None) -> None:
+        """A checkpoint of this moment. The readings are looked at first, so that a diverged model is never saved; the time it
+        takes is not the budget's."""
+        paused = time.perf_counter()
+        self._look(readings, metrics, all_of_them=True)
+        if self.ranks.first and ledger:
+            ledger.commit()
+            state = checkpoint.State(
+                step=self.step,
+                position=self.position,
+                tokens=self.tokens,
+                clipped_steps=self.clipped_before + int(self.clipped),
+                spent_seconds=paused - self._origin,
+                architecture=self.architecture.model_dump(),
+                config=self.config.model_dump(mode="json"),
+                loader_digest=self.loader.digest,
+                manifest_digest=self.corpus.manifest.digest,
+                tokenizer_sha256=self.corpus.tokenizer.sha256,
+                code_sha256=code_sha256(),
+                lineage=self.lineage,
+            )
+            checkpoint.save(self.folder, state, self.model.state_dict(), self.optimiser.state_dict())
+            checkpoint.keep_newest(self.folder, self.config.keep)
+        self.ranks.barrier()
+        gc.collect()
+        self.saved_step = self.step
+        self._origin += time.perf_counter() - paused
+        self._last_look = time.perf_counter()
+
+    def _agree(self) -> tuple[float, int]:
+        """(share of the budget spent, signal to stop for) as all ranks see it: the clock is that of the slowest."""
+        if self.config.seconds_budget is not None:
+            self.spent_seconds = time.perf_counter() - self._origin
+        spent, stop = self.ranks.maximum([self._spent(), float(self.stopped_by or 0)])
+        return spent, int(stop)
+
+    def _spent(self) -> float:
+        config = self.config
+        if config.steps is not None:
+            return self.step / config.steps
+        if config.tokens is not None:
+            return self.tokens / config.tokens
+        assert config.seconds_budget is not None
+        return self.spent_seconds / config.seconds_budget
+
+    def _check_epochs(self, position: int) -> None:
+        if self.config.max_epochs is None:
+            return
+        for name, epochs in self.loader.epochs(position).items():
+            if epochs > self.config.max_epochs:
+                raise LoaderError(
+                    f"component {name!r} would be gone through {epochs:.2f} times, more than --max-epochs "
+                    f"{self.config.max_epochs:g}; use a smaller budget or a smaller weight"
+                )
+
+    # batches
+
+    def _rank_positions(self, position: int) -> np.ndarray:
+        rows = self.micro_rows * self.micro_count
+        first = position + self.ranks.rank * rows
+        return np.arange(first, first + rows)
+
+    def _rank_micro_batches(self, position: int) -> list[tuple[Tensor, ...]]:
+        return self._micro_batches(self._rank_positions(position))
+
+    def _micro_batches(self, positions: np.ndarray) -> list[tuple[Tensor, ...]]:
+        batch = self.loader.batch(positions)
+        fields = [torch.from_numpy(array) for array in _arrays(batch)]
+        if self.device.type == "cuda":
+            fields = [field.pin_memory() for field in fields]
+        return list(zip(*(torch.split(field, self.micro_rows) for field in fields), strict=True))
+
+    def _to_device(self, fields: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        tokens, targets, segments, components = (field.to(self.device, non_blocking=True) for field in fields)
+        return tokens, targets, segments, components
+
+    def _count_targets(self, first: int, end: int) -> np.ndarray:
+        """Valid targets of each component in the global batch, the same on every rank."""
+        positions = np.arange(first, end)
+        counts = np.bincount(
+            self.loader.locate(positions).component,
+            weights=self.loader.row_targets(positions),
+            minlength=len(self.loader.components),
+        )
+        return counts.astype(np.int64)
+
+    # the rest
+
+    def _score(self) -> Score:
+        self.progress.note("scoring the validation split")
+        logits = model_logits(self.model.eval(), self.dtype)
+        return evaluate_bpb(logits, self.corpus, "validation", self.config.row_tokens, self.ranks, self.dtype)
+
+    def _write_result(self, outcome: Outcome) -> None:
+        score = outcome.score
+        picture = draw(self.folder, f"{self.config.preset}: {outcome.line()}")
+        epochs = self.loader.epochs(self.position)
+        result = {
+            "steps": outcome.steps,
+            "tokens": outcome.tokens,
+            "memory_gb": outcome.memory_gb,
+            "training_seconds": outcome.training_seconds,
+            "preparation_seconds": outcome.preparation_seconds,
+            "epochs": epochs,
+            "score": None if score is None else score.as_json(),
+            "picture": None if picture is None else picture.name,
+        }
+        Folder(str(self.folder.absolute())).write("result.json", _json(result))
+        self.progress.note(
+            f"trained {outcome.training_seconds:.1f} s on a {self.config.clock} clock, after "
+            f"{outcome.preparation_seconds:.1f} s of reading, checking and warming up; {outcome.tokens:,} tokens; epochs: "
+            f"{', '.join(f'{name} {passes:.2f}' for name, passes in epochs.items())}"
+        )
+        if score is not None:
+            self.progress.note(score.describe())
+
+    def _told_to_stop(self, number: int) -> None:
+        self.stopped_by = number
+
+    def _mfu(self, tokens_per_second: float) -> dict[str, float | None]:
+        each = tokens_per_second / self.ranks.world
+        length = self.config.row_tokens
+        keys = self.loader.mean_visible_keys if self.config.attention == "masked" else (length + 1) / 2
+        name = self._device_name()
+        return {
+            "mfu_palm": mfu(each * palm_flops_per_token(self.architecture, length), name, self.dtype),
+            "mfu_causal_exact": mfu(each * causal_flops_per_token(self.architecture, keys), name, self.dtype),
+        }
+
+    def _device_name(self) -> str:
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.machine() + " CPU"
+
+    def _memory_gb(self) -> float:
+        """Peak memory: of the device where there is one, else of the process."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device) / 1e9
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+    def _synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _unsynchronised(self, wanted: bool) -> contextlib.AbstractContextManager[Any]:
+        if wanted and self.parallel is not None:
+            return cast(contextlib.AbstractContextManager[Any], self.parallel.no_sync())
+        return contextlib.nullcontext()
+
+
+class _Prefetcher:
+    """Builds the next batches in a thread while the device computes. It is asked by position, so a batch that was built but
+    not trained on is not consumed."""
+
+    def __init__(self, build: Callable[[int], Any], position: int, rows: int) -> None:
+        self._build, self._rows = build, rows
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")
+        self._coming: dict[int, Future[Any]] = {}
+        self._order(position)
+
+    def __enter__(self) -> _Prefetcher:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def get(self, position: int) -> Any:
+        self._order(position)
+        return self._coming.pop(position).result()
+
+    def _order(self, position: int) -> None:
+        for n in range(PREFETCHED + 1):
+            at = position + n * self._rows
+            if at not in self._coming:
+                self._coming[at] = self._pool.submit(self._build, at)
+
+
+def _dtype(config: TrainConfig, device: torch.device) -> str:
+    return ("bfloat16" if device.type == "cuda" else "float32") if config.dtype == "auto" else config.dtype
+
+
+def _run_folder(out: str) -> Path:
+    if is_remote(out):
+        raise ConfigurationError(f"--out {out}: a run writes to a local folder; copy it away afterwards")
+    return Path(out)
+
+
+def _arrays(batch: Batch) -> list[np.ndarray]:
+    return [batch.tokens, batch.targets, batch.segments, batch.components]
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Python's cycle collector would stall a step now and then; a step leaves no cycles, and saves collect."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+@contextlib.contextmanager
+def _signals(told: Callable[[int], None]) -> Iterator[None]:
+    """While the steps run, SIGTERM and SIGINT ask for a checkpoint and an orderly end; only a main thread can be told."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, lambda n, _: told(n)) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,101 @@
+"""metrics.jsonl: one line a step, and the check that stops a run whose loss is not a number or above LOSS_LIMIT.
+
+Readings are made on the device and copied to the host without waiting; they are looked at DELAY steps later, so neither
+logging nor the check makes the host wait for the step that is running.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+METRICS = "metrics.jsonl"
+LOSS_LIMIT = 100.0
+"""A loss in nats that no working model has: a uniform guess over 2^32 tokens costs 22."""
+DELAY = 2
+"""Steps between a reading and the look at it; it also keeps the host from running further ahead of the device."""
+
+
+class DivergedError(Exception):
+    """The loss is not finite or above LOSS_LIMIT: going on would waste the machine."""
+
+
+@dataclass
+class _Reading:
+    facts: dict[str, Any]
+    values: Tensor
+    event: torch.cuda.Event | None
+
+
+class Readings:
+    """A queue of per-step values on their way from the device; `take` yields those that are old enough."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._waiting: deque[_Reading] = deque()
+
+    def put(self, facts: dict[str, Any], values: Tensor) -> None:
+        if self.device.type == "cuda":
+            held = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            held.copy_(values, non_blocking=True)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+            self._waiting.append(_Reading(facts, held, event))
+        else:
+            self._waiting.append(_Reading(facts, values.clone(), None))
+
+    def take(self, all_of_them: bool = False) -> Iterator[tuple[dict[str, Any], list[float]]]:
+        delay = 0 if all_of_them or self.device.type != "cuda" else DELAY
+        while len(self._waiting) > delay:
+            reading = self._waiting.popleft()
+            if reading.event is not None:
+                reading.event.synchronize()
+            yield reading.facts, reading.values.tolist()
+
+
+class Metrics:
+    """The metrics file of a run. A resumed run first forgets the lines after its checkpoint's step."""
+
+    def __init__(self, run: Path, step: int) -> None:
+        self.path = run / METRICS
+        kept = [line for line in read_lines(self.path) if json.loads(line)["step"] <= step] if step else []
+        temporary = self.path.with_suffix(".partial")
+        temporary.write_text("".join(line + "\n" for line in kept))
+        os.replace(temporary, self.path)
+        self._file = open(self.path, "a")  # noqa: SIM115 - open as long as the run is
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Figures that are not finite are written as null: JSON has no other word for them."""
+        self._file.write(json.dumps(_finite(row)) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def check_loss(step: int, loss: float) -> None:
+    if not math.isfinite(loss) or loss > LOSS_LIMIT:
+        raise DivergedError(
+            f"step {step}: the loss is {loss:g} (limit {LOSS_LIMIT:g}); stopped. A lower --learning-rate or a longer "
+            "--warmup usually helps; the last checkpoint is from before this step"
+        )
+
+
+def read_lines(path: Path) -> list[str]:
+    """Complete lines of a file that may not exist; a killed run can leave half a line."""
+    return [line for line in path.read_text().split("\n")[:-1] if line] if path.exists() else []
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,50 @@
+"""The picture of a run: loss over tokens, with the learning rate below it, as PNG."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+from trainer.metrics import METRICS, read_lines
+
+PICTURE = "loss.png"
+SMOOTHING_SHARE = 50
+"""The smoothed line averages over a fiftieth of the run."""
+
+
+def draw(run: Path, title: str) -> Path | None:
+    """Draws `loss.png` from a run's metrics and returns its path; None when matplotlib or the metrics are not there."""
+    rows = [json.loads(line) for line in read_lines(run / METRICS)]
+    rows = [row for row in rows if row["loss"] is not None]
+    if not rows or importlib.util.find_spec("matplotlib") is None:
+        return None
+    from matplotlib.figure import Figure
+
+    tokens = [row["tokens"] for row in rows]
+    losses = [row["loss"] for row in rows]
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
+    above.plot(tokens, losses, color="0.75", linewidth=0.8, label="each step")
+    above.plot(tokens, _smoothed(losses), color="C0", linewidth=1.8, label="smoothed")
+    above.set_ylabel("loss, nats per token")
+    above.set_title(title)
+    above.legend()
+    below.plot(tokens, [row["learning_rate"] for row in rows], color="C1")
+    below.set_ylabel("rate")
+    below.set_xlabel("tokens")
+    for axes in (above, below):
+        axes.grid(alpha=0.3)
+    figure.savefig(run / PICTURE, dpi=120)
+    return run / PICTURE
+
+
+def _smoothed(values: list[float]) -> list[float]:
+    """An average that forgets, corrected for its start."""
+    keep = 1 - 1 / max(1, len(values) // SMOOTHING_SHARE)
+    smoothed, total, weight = [], 0.0, 0.0
+    for value in values:
+        total = keep * total + value
+        weight = keep * weight + 1
+        smoothed.append(total / weight)
+    return smoothed

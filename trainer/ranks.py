@@ -1,0 +1,72 @@
+"""The processes of one training run, one a device: alone, or as `torchrun` started them.
+
+Tensors of gradients travel by NCCL on GPUs and by gloo on CPUs; small facts of the host (clock, signals, counts) always by
+gloo, so that no rank waits for its GPU to say them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+
+
+class RanksError(Exception):
+    """A device that is not there, or an environment that names no usable ranks."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    rank: int
+    world: int
+    local_rank: int
+    device: torch.device
+
+    @staticmethod
+    def join(device: str = "auto") -> Ranks:
+        """This process's place. `device` is `auto` (CUDA where there is one), `cpu` or `cuda`."""
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        if device == "cuda" and not torch.cuda.is_available():
+            raise RanksError("--device cuda was asked for, and torch sees no CUDA device here; use --device cpu")
+        world, local_rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+        place = torch.device("cuda", local_rank) if device == "cuda" else torch.device("cpu")
+        if device == "cuda":
+            if local_rank >= torch.cuda.device_count():
+                raise RanksError(f"rank {local_rank} of this machine has no GPU: there are {torch.cuda.device_count()}")
+            torch.cuda.set_device(place)
+        if world > 1 and not dist.is_initialized():
+            dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
+        return Ranks(int(os.environ.get("RANK", "0")), world, local_rank, place)
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+    def maximum(self, values: list[float]) -> list[float]:
+        """The largest of each value over all ranks."""
+        if self.world == 1:
+            return values
+        shared = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+        found: list[float] = shared.tolist()
+        return found
+
+    def total(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The sum over all ranks, float64."""
+        if self.world == 1:
+            return values
+        shared = torch.from_numpy(values.copy())
+        dist.all_reduce(shared)
+        return shared.numpy()
+
+    def barrier(self) -> None:
+        self.maximum([0.0])
+
+    def leave(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
