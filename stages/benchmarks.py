@@ -127,14 +127,13 @@ class BenchmarkIndex:
         self.by_character = _Grams(
             characters, n_characters, short_characters, {tuple(characters(phrase)) for phrase in exempt}
         )
-        self.unchecked: list[int] = []
         for index, item in enumerate(self.items):
             unspaced = is_unspaced(" ".join(item.questions) or " ".join(item.others))
-            grams = self.by_character if unspaced else self.by_word
-            if not grams.add(index, item):
-                self.unchecked.append(index)
-        self.by_word.seal()
-        self.by_character.seal()
+            (self.by_character if unspaced else self.by_word).add(index, item)
+        self.by_word.seal(len(self.items))
+        self.by_character.seal(len(self.items))
+        self.unchecked = np.flatnonzero(self.by_word.totals + self.by_character.totals == 0).tolist()
+        """Items of which there is nothing to look for: too short, or all exempt."""
 
     @property
     def ngrams(self) -> int:
@@ -255,8 +254,8 @@ class _Grams:
         self.passages: list[tuple[int, int, int, int]] = []  # start, end in sequence; length of its grams; item
         self.exempt = exempt
 
-    def add(self, item: int, texts: Item) -> bool:
-        """Takes an item's passages; False when there is nothing of it to look for."""
+    def add(self, item: int, texts: Item) -> None:
+        """Takes an item's passages."""
         questions = [list(self.cut(text)) for text in texts.questions]
         for text in texts.questions:
             bare = list(self.cut(LABEL.sub("", text)))
@@ -265,14 +264,12 @@ class _Grams:
         others = [list(self.cut(text)) for text in texts.others]
         if questions and others and max(map(len, questions)) < self.short:
             questions.append(questions[-1] + others[-1])
-        before = len(self.passages)
         for units in questions:
             if self.short <= len(units) < self.n:
                 self._passage(units, len(units), item)
         for units in [*questions, *others]:
             if len(units) >= self.n:
                 self._passage(units, self.n, item)
-        return len(self.passages) > before
 
     def _passage(self, units: Sequence[str], length: int, item: int) -> None:
         start = len(self.sequence)
@@ -280,7 +277,7 @@ class _Grams:
             self.sequence.append(self.numbers.setdefault(unit, len(self.numbers)))
         self.passages.append((start, len(self.sequence), length, item))
 
-    def seal(self) -> None:
+    def seal(self, items: int) -> None:
         """Builds the tables: for each distinct hash, ascending, the places where its n-grams stand in `units`."""
         self.units = np.array(self.sequence, dtype=np.int32)
         start, end, length, item = np.array(self.passages, dtype=np.int64).reshape(-1, 4).T
@@ -305,7 +302,7 @@ class _Grams:
         self.filter = np.zeros(1 << (bits - 6), dtype=np.uint64)
         _fill(self.filter, self.hashes)
         distinct = np.unique(np.stack([self.of_item, values.astype(np.int64)]), axis=1)[0]
-        self.totals = np.bincount(distinct, minlength=int(self.of_item.max()) + 1 if len(values) else 0)
+        self.totals = np.bincount(distinct, minlength=items)
         self.sequence, self.passages = [], []
 
     def _exempt_hashes(self) -> np.ndarray:

@@ -178,11 +178,12 @@ class Encoder:
         return table
 
     def _check_round_trip(self) -> None:
+        special = set(self.special_tokens.values())
         for probe in _probes([*self.special_tokens]):
             _, ids = self.encode(pa.array([probe], pa.large_string()))
             if self.decode(ids) != probe.encode():
                 raise TokenizerError(f"it changes text: {probe[:40]!r} comes back as {self.decode(ids)[:60]!r}")
-            if set(ids[1:].tolist()) & set(self.special_tokens.values()):
+            if special.intersection(ids[1:].tolist()):
                 raise TokenizerError(f"text becomes a special token: {probe[:40]!r}")
 
 
@@ -246,13 +247,14 @@ def _byte_of_character() -> dict[str, int]:
 def _probes(special: list[str]) -> list[str]:
     """Texts that normalisation, prefixes, stripping or special tokens would change; together they have every UTF-8 byte."""
     leads = [chr(point) for point in (*range(0x80, 0x800, 0x3F), *range(0x800, 0xD800, 0xFFF), *range(0xE000, 0x110000, 0xFFFF))]
+    batched = [special[start : start + 100] for start in range(0, len(special), 100)]
     return [
         "".join(map(chr, range(0x100))),
         "".join(leads),
         " two  spaces\r\n\tand\u00a0a tab \n\n",
         "e\u0301 \u1e9b\u0323 \ufb01 \uff21 \u2126 \u200b",
         "ABC don't 1234567 1,000.50",
-        *(f"before {name} after{name}{name}" for name in special),
+        *("".join(f"before {name} after{name}{name}" for name in some) for some in batched),
     ]
 
 

@@ -1,0 +1,265 @@
+"""Removes documents that hold benchmark items, or cuts the items out (Brown et al. 2020, appendix C).
+
+A document shares an n-gram of 13 words with an item when the words agree after lower-casing and deleting punctuation,
+over the whole document, whatever its lines; a hash only proposes, the words decide. Evidence is the number of distinct
+n-grams of one item that match (`min_matches`), or their share of the item's n-grams (`min_share`); an item of 8 to 12
+words matches as a whole. Items that are shorter are listed as unchecked. How an item is read: `stages.benchmarks`.
+
+Below the threshold a document is kept and the overlap is in `report`. A paraphrase, a translation, or an item spread
+over a page with other words in between is out of reach of n-grams.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, model_validator
+
+from manifests.storage import Folder
+from stages.benchmarks import (
+    CHARACTERS,
+    SHORT_CHARACTERS,
+    SHORT_WORDS,
+    BenchmarkError,
+    BenchmarkIndex,
+    Item,
+    Match,
+    characters,
+    load_items,
+    unit_spans,
+    words,
+)
+from stages.stage import DataPath, Options, Stage, Verdict
+
+EVIDENCE_CHARACTERS = 400
+"""Of the matched text at most so much is stored."""
+
+LEAST_REMAINDER = 200
+MOST_PIECES = 10
+"""A document that cutting leaves with fewer characters, or in more pieces, is removed (Brown et al. 2020)."""
+
+NGRAM, SHORT_ITEM = 0, 1
+
+
+class DecontaminationOptions(Options):
+    """What counts as contaminated, and what happens to it."""
+
+    benchmarks: DataPath = Field(description="a JSONL file, or a folder of them; .gz too")
+    n: int = Field(13, ge=2, description="words in an n-gram")
+    short: int = Field(SHORT_WORDS, ge=1, description="an item of so many words or more, below n, is matched whole")
+    characters: int = Field(CHARACTERS, ge=2, description="characters in an n-gram of a script without spaces")
+    short_characters: int = Field(SHORT_CHARACTERS, ge=1, description="the same as `short`, in characters")
+    min_matches: int = Field(1, ge=1, description="distinct matching n-grams of one item that make a document contaminated")
+    min_share: float | None = Field(
+        None, gt=0, le=1, description="instead of min_matches: the share of an item's distinct n-grams"
+    )
+    action: Literal["remove", "cut"] = Field("remove", description="remove the document, or cut the matches out of it")
+    context: int = Field(200, ge=0, description="characters that are cut on either side of a match")
+    document_frequencies: DataPath | None = Field(
+        None, description="JSONL of {ngram, documents}: in how many documents an n-gram occurs"
+    )
+    max_document_frequency: int | None = Field(
+        None, ge=1, description="n-grams of that file that occur in more documents are common phrases and exempt"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DecontaminationOptions:
+        if self.min_share is not None and self.min_matches != 1:
+            raise ValueError("min_matches and min_share exclude each other")
+        if (self.document_frequencies is None) != (self.max_document_frequency is None):
+            raise ValueError("document_frequencies and max_document_frequency need each other")
+        return self
+
+
+class Decontamination(Stage[DecontaminationOptions]):
+    name: ClassVar[str] = "decontamination"
+    version: ClassVar[int] = 1
+    options_type: ClassVar[type[Options]] = DecontaminationOptions
+    removal_rules: ClassVar[tuple[str, ...]] = ("decontamination.ngram", "decontamination.short_item")
+    columns: ClassVar[tuple[str, ...]] = ("text",)
+
+    def __init__(self, options: DecontaminationOptions) -> None:
+        super().__init__(options)
+        self.index = _index(options)
+        self._found: dict[int, tuple[int, int]] = {}
+
+    def decide(self, batch: pa.RecordBatch) -> Verdict:
+        """Removes contaminated documents with the strongest item as evidence; see `report` for the others."""
+        rows = batch.num_rows
+        verdict = Verdict.keep_all(rows)
+        verdict.value, verdict.threshold = np.full(rows, np.nan), np.full(rows, np.nan)
+        verdict.detail = [None] * rows
+        evidence: dict[str, list[str | None]] = {name: [None] * rows for name in ("benchmark", "item", "evidence")}
+        texts: list[str | None] = batch["text"].to_pylist()
+        for row, text in enumerate(texts):
+            matches = self.index.scan(text) if text else []
+            self._note(matches)
+            guilty = [match for match in matches if self._reaches(match)]
+            if not text or not guilty:
+                continue
+            if self.options.action == "cut":
+                cut = _cut(text, guilty, self.options.context)
+                if cut is not None:
+                    texts[row] = cut[0]
+                    verdict.edits.add(row, "decontamination.cut", cut[1])
+                    continue
+            worst = min(guilty, key=lambda match: (-self._value(match), -match.matched, match.item))
+            item = self.index.items[worst.item]
+            verdict.rule[row] = SHORT_ITEM if worst.whole else NGRAM
+            verdict.value[row] = self._value(worst)
+            verdict.threshold[row] = self._threshold(worst)
+            where, passage = _passage(text, worst)
+            evidence["benchmark"][row], evidence["item"][row], evidence["evidence"][row] = item.benchmark, item.name, passage
+            others = f"; {len(guilty) - 1} more items" if len(guilty) > 1 else ""
+            verdict.detail[row] = f"{worst.matched} of {worst.total} n-grams, first at {where}{others}"
+        if verdict.edits.rows:
+            verdict.columns["text"] = pa.array(texts, pa.large_string())
+        verdict.evidence = {name: pa.array(values, pa.string()) for name, values in evidence.items()}
+        return verdict
+
+    def record(self) -> list[dict[str, Any]]:
+        """For the manifest, a row a benchmark: how many items there are, and the names of those too short to check."""
+        record: dict[str, dict[str, Any]] = {}
+        unchecked = set(self.index.unchecked)
+        for index, item in enumerate(self.index.items):
+            row = record.setdefault(item.benchmark, {"benchmark": item.benchmark, "items": 0, "unchecked": []})
+            row["items"] += 1
+            if index in unchecked:
+                row["unchecked"].append(item.name)
+        return [record[name] for name in sorted(record)]
+
+    def report(self) -> dict[str, dict[str, list[int]]]:
+        """benchmark → item → [most distinct n-grams that one document had, the item's n-grams], for items seen so far,
+        whether or not they reached the threshold. The same for any order of documents; join with `merge_reports`."""
+        report: dict[str, dict[str, list[int]]] = {}
+        for index in sorted(self._found):
+            item = self.index.items[index]
+            report.setdefault(item.benchmark, {})[item.name] = list(self._found[index])
+        return report
+
+    def _note(self, matches: list[Match]) -> None:
+        for match in matches:
+            most, _ = self._found.get(match.item, (0, 0))
+            self._found[match.item] = (max(most, match.matched), match.total)
+
+    def _value(self, match: Match) -> float:
+        return float(match.matched) if self.options.min_share is None else match.share
+
+    def _threshold(self, match: Match) -> float:
+        if self.options.min_share is not None:
+            return self.options.min_share
+        return 1.0 if match.whole else float(self.options.min_matches)
+
+    def _reaches(self, match: Match) -> bool:
+        return self._value(match) >= self._threshold(match)
+
+
+def merge_reports(reports: Iterable[Mapping[str, Mapping[str, list[int]]]]) -> dict[str, dict[str, list[int]]]:
+    """One report of several, sorted; the same whatever their order."""
+    merged: dict[str, dict[str, list[int]]] = {}
+    for report in reports:
+        for benchmark, items in report.items():
+            for item, (most, total) in items.items():
+                known = merged.setdefault(benchmark, {}).get(item, [0, total])
+                merged[benchmark][item] = [max(most, known[0]), total]
+    return {benchmark: dict(sorted(merged[benchmark].items())) for benchmark in sorted(merged)}
+
+
+def _index(options: DecontaminationOptions) -> BenchmarkIndex:
+    folder, stamps = _stamps(options.benchmarks)
+    exempt = frozenset[str]()
+    if options.document_frequencies is not None and options.max_document_frequency is not None:
+        exempt = _common(options.document_frequencies, options.max_document_frequency)
+    shape = (options.n, options.short, options.characters, options.short_characters)
+    return _built(folder, stamps, shape, exempt)
+
+
+@lru_cache(maxsize=2)
+def _built(path: str, stamps: tuple[Any, ...], shape: tuple[int, int, int, int], exempt: frozenset[str]) -> BenchmarkIndex:
+    """Kept for the next part that this process works on; `stamps` tell when the files have changed."""
+    items: list[Item] = load_items(path)
+    index = BenchmarkIndex(items, *shape, exempt=exempt)
+    if not index.ngrams:
+        raise BenchmarkError(f"{path}: {len(items)} items, and not one n-gram to look for: all are shorter than {shape[1]} words")
+    return index
+
+
+def _stamps(path: str) -> tuple[str, tuple[Any, ...]]:
+    folder = Folder(path)
+    if not folder.fs.exists(folder.root):
+        raise BenchmarkError(f"{path}: no such file or folder")
+    if folder.fs.isdir(folder.root):
+        return path, tuple(folder.stamps())
+    parent, _, name = path.rpartition("/")
+    return path, (Folder(parent or ("/" if path.startswith("/") else ".")).stamp(name),)
+
+
+def _common(path: str, most: int) -> frozenset[str]:
+    parent, _, name = path.rpartition("/")
+    phrases = set()
+    for number, line in enumerate(Folder(parent or ("/" if path.startswith("/") else ".")).read(name).split(b"\n")):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            if record["documents"] > most:
+                phrases.add(str(record["ngram"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise BenchmarkError(f"{path}:{number + 1}: expected an object with ngram and documents: {error}") from error
+    return frozenset(phrases)
+
+
+def _passage(text: str, match: Match) -> tuple[str, str]:
+    """Where the first match stands, and how it reads there, personal data replaced."""
+    from stages.personal_data import scrub
+
+    first, last = match.spans[0]
+    spans = unit_spans(text, match.characters)
+    if spans is None:
+        where = f"characters of the text without white space {first} to {last}"
+        passage = characters(text)[first:last]
+    else:
+        start, end = spans[first][0], spans[last - 1][1]
+        where, passage = f"characters {start} to {end}", " ".join(text[start:end].split())
+    return where, scrub(passage)[:EVIDENCE_CHARACTERS]
+
+
+def _cut(text: str, matches: list[Match], context: int) -> tuple[str, int] | None:
+    """(text without the matches and `context` characters around each, number of cuts); None where too little is left."""
+    holes: list[tuple[int, int]] = []
+    for match in matches:
+        spans = unit_spans(text, match.characters)
+        if spans is None:
+            return None
+        holes += [(spans[first][0] - context, spans[last - 1][1] + context) for first, last in match.spans]
+    joined: list[list[int]] = []
+    for start, end in sorted(holes):
+        if joined and start <= joined[-1][1]:
+            joined[-1][1] = max(joined[-1][1], end)
+        else:
+            joined.append([max(0, start), end])
+    ends = [0, *(end for _, end in joined)]
+    pieces = [text[end:start].strip() for end, (start, _) in zip(ends, joined, strict=False)]
+    pieces = [piece for piece in [*pieces, text[ends[-1] :].strip()] if piece]
+    if len(pieces) > MOST_PIECES or sum(map(len, pieces)) < LEAST_REMAINDER:
+        return None
+    return "\n\n".join(pieces), len(joined)
+
+
+def ngram_documents(texts: Iterable[str], index: BenchmarkIndex) -> dict[str, int]:
+    """For `document_frequencies`: each of the index's n-grams that occurs in `texts`, and in how many of them."""
+    counts: dict[str, int] = {}
+    for text in texts:
+        found = set()
+        for match in index.scan(text):
+            units: Any = characters(text) if match.characters else words(text)
+            separator = "" if match.characters else " "
+            found |= {separator.join(units[first:last]) for first, last in match.spans}
+        for ngram in found:
+            counts[ngram] = counts.get(ngram, 0) + 1
+    return dict(sorted(counts.items()))

@@ -1,0 +1,180 @@
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from stages.tokenizer import BOS, Encoder, TokenizerError, TokenizerOptions, sample_key, train_tokenizer
+
+CHOOSER = random.Random(1)
+WORDS = ["".join(CHOOSER.choices("abcdefghij", k=CHOOSER.randint(2, 8))) for _ in range(300)]
+TEXTS = [" ".join(CHOOSER.choices(WORDS, k=60)) + "." for _ in range(80)]
+OPTIONS = TokenizerOptions(vocabulary=1000)
+
+
+@pytest.fixture(scope="module")
+def trained() -> str:
+    return train_tokenizer(TEXTS, OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def encoder(trained: str) -> Encoder:
+    return Encoder(trained)
+
+
+def ids_of(encoder: Encoder, text: str) -> list[int]:
+    return encoder.encode(pa.array([text], pa.large_string()))[1].tolist()
+
+
+@pytest.mark.parametrize("threads", ["1", "2", "5"])
+def test_the_same_texts_give_the_same_tokenizer_on_any_number_of_threads(trained: str, threads: str, tmp_path: Path) -> None:
+    program = (
+        "from tests.stages.test_tokenizer import *; import pathlib, sys;"
+        "pathlib.Path(sys.argv[1]).write_text(train_tokenizer(iter(TEXTS), OPTIONS))"
+    )
+    environment = {**os.environ, "RAYON_NUM_THREADS": threads, "PYTHONHASHSEED": threads, "TOKENIZERS_PARALLELISM": "true"}
+    out = tmp_path / "tokenizer.json"
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", program, str(out)], env=environment, cwd=root, check=True)
+    assert out.read_text() == trained
+
+
+def test_the_vocabulary_is_padded_and_has_all_bytes_and_bos_first(encoder: Encoder) -> None:
+    assert encoder.vocabulary == 1024 and encoder.dtype == np.dtype("<u2")
+    assert encoder.bos_id == 0 and encoder.special_tokens[BOS] == 0
+    assert len(encoder.special_tokens) == 16 + 24
+    assert {encoder.decode(np.array([number])) for number in range(1024)} >= {bytes([byte]) for byte in range(256)}
+
+
+@settings(max_examples=200)
+@given(st.lists(st.text(), max_size=5))
+def test_any_text_round_trips_and_begins_with_bos(encoder: Encoder, texts: list[str]) -> None:
+    offsets, ids = encoder.encode(pa.array(texts, pa.large_string()))
+    assert offsets.dtype == np.int64 and ids.dtype == encoder.dtype and offsets[-1] == len(ids)
+    for text, start, end in zip(texts, offsets[:-1], offsets[1:], strict=True):
+        assert ids[start] == encoder.bos_id
+        assert encoder.decode(ids[start:end]) == text.encode()
+
+
+def test_bytes_absent_from_training_do_not_vanish() -> None:
+    encoder = Encoder(train_tokenizer(["one line", "two lines", "three"], TokenizerOptions(vocabulary=512)))
+    assert encoder.decode(np.array(ids_of(encoder, "café ЖЖ ~~"))).decode() == "café ЖЖ ~~"
+
+
+def test_page_text_that_spells_a_special_token_is_text(encoder: Encoder) -> None:
+    for name in (*encoder.special_tokens, "<|endoftext|>"):
+        text = f"before {name} after {name}{name}"
+        ids = ids_of(encoder, text)
+        assert not set(ids[1:]) & set(encoder.special_tokens.values())
+        assert encoder.decode(np.array(ids)).decode() == text
+
+
+def test_training_on_text_that_spells_a_special_token_leaves_it_text() -> None:
+    encoder = Encoder(train_tokenizer([f"{BOS} and {BOS} again"] * 50, OPTIONS))
+    ids = ids_of(encoder, f"{BOS} and {BOS}")
+    assert ids.count(0) == 1 and encoder.decode(np.array(ids)).decode() == f"{BOS} and {BOS}"
+
+
+def test_training_ends_on_many_documents_and_on_one_long_run_without_spaces() -> None:
+    run = "".join(CHOOSER.choices("xyz", k=1_000_000))
+
+    def texts():  # type: ignore[no-untyped-def]
+        for number in range(50_000):
+            yield run if number == 7 else f"document {number % 100}"
+
+    encoder = Encoder(train_tokenizer(texts(), TokenizerOptions(vocabulary=600, document_cap_bytes=1 << 20)))
+    assert max(len(encoder.decode(np.array([number]))) for number in range(encoder.vocabulary)) <= 4 * 48
+    assert encoder.decode(np.array(ids_of(encoder, run))).decode() == run
+
+
+def test_training_takes_no_more_than_the_sample_and_a_share_of_each_document() -> None:
+    drawn = []
+
+    def texts():  # type: ignore[no-untyped-def]
+        for number in range(1000):
+            drawn.append(number)
+            yield f"{number:04d}" * 100
+
+    train_tokenizer(texts(), TokenizerOptions(vocabulary=512, sample_bytes=1000, document_cap_bytes=100))
+    assert len(drawn) == 11  # ten of 100 bytes, and the one that would be too much
+
+
+def test_no_text_is_an_error() -> None:
+    with pytest.raises(TokenizerError, match="no text"):
+        train_tokenizer([], OPTIONS)
+
+
+@pytest.mark.parametrize(("digits", "pieces"), [("single", [1] * 7), ("triple", [3, 3, 1]), ("whole", [7])])
+def test_digits_are_grouped_as_asked(digits: str, pieces: list[int]) -> None:
+    options = TokenizerOptions(vocabulary=512, digits=digits)
+    encoder = Encoder(train_tokenizer(["1234567 " * 20] * 5, options))
+    assert [len(encoder.decode(np.array([number]))) for number in ids_of(encoder, "1234567")[1:]] == pieces
+
+
+def test_the_place_in_the_sample_depends_on_seed_and_id_alone() -> None:
+    assert sample_key(1, "web/a#1") == sample_key(1, "web/a#1") != sample_key(2, "web/a#1")
+
+
+def given_tokenizer(alphabet: list[str], normalizer: normalizers.Normalizer | None = None, bos: str = "<s>") -> str:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    trainer = trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet, special_tokens=[bos], show_progress=False)
+    tokenizer.train_from_iterator(TEXTS[:5], trainer)
+    return tokenizer.to_str()
+
+
+def test_a_tokenizer_made_elsewhere_is_used_as_it_is() -> None:
+    encoder = Encoder(given_tokenizer(sorted(pre_tokenizers.ByteLevel.alphabet())))
+    assert encoder.bos_id == encoder.special_tokens["<s>"]
+    assert encoder.decode(np.array(ids_of(encoder, "naïve <s> 漢字"))).decode() == "naïve <s> 漢字"
+
+
+def test_a_tokenizer_that_lacks_bytes_is_refused() -> None:
+    with pytest.raises(TokenizerError, match="of 256 bytes are no tokens"):
+        Encoder(given_tokenizer([]))
+
+
+def test_a_tokenizer_that_normalises_is_refused() -> None:
+    with pytest.raises(TokenizerError, match="it changes text"):
+        Encoder(given_tokenizer(sorted(pre_tokenizers.ByteLevel.alphabet()), normalizers.NFC()))
+
+
+def test_a_tokenizer_without_a_beginning_is_refused_unless_it_is_named() -> None:
+    text = given_tokenizer(sorted(pre_tokenizers.ByteLevel.alphabet()), bos="<start>")
+    with pytest.raises(TokenizerError, match="no special token begins a document: .*; it has <start>"):
+        Encoder(text)
+    assert Encoder(text, bos="<start>").bos_id == 0
+
+
+def test_what_is_no_tokenizer_is_refused() -> None:
+    with pytest.raises(TokenizerError, match=r"not a tokenizer\.json"):
+        Encoder("{}")
+
+
+def test_ids_need_four_bytes_from_65537_entries_on(trained: str) -> None:
+    for entries, dtype in [(65_536, "<u2"), (65_537, "<u4")]:
+        tokenizer = Tokenizer.from_str(trained)
+        tokenizer.add_special_tokens([AddedToken(f"<|x{number}|>", special=True) for number in range(entries - 1024)])
+        encoder = Encoder(tokenizer.to_str())
+        assert encoder.vocabulary == entries and encoder.dtype == np.dtype(dtype)
+
+
+def test_an_id_that_is_no_token_is_refused(encoder: Encoder) -> None:
+    with pytest.raises(ValueError, match="token id 1024 is not in a vocabulary of 1024"):
+        encoder.decode(np.array([5, 1024]))
+
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="bos names a token of `file`"):
+        TokenizerOptions(bos="<s>")
+    with pytest.raises(ValueError, match="less than or equal to 2147483647"):
+        TokenizerOptions(sample_bytes=2**31)
