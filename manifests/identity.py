@@ -46,3 +46,8 @@ def printed_ids(batch: pa.RecordBatch | pa.Table) -> pa.Array | pa.ChunkedArray:
 def keyed_hash(key: str, printed_id: str) -> int:
     """64 bits that place a document in a shard, a sample or a split: xxh3_64 of `key`, a NUL, and the printed id."""
     return xxhash.xxh3_64_intdigest(f"{key}\0{printed_id}".encode())
+
+
+def url_key(url: str | None) -> str | None:
+    """16 hex digits by which a whole URL is found in a log that does not hold its credentials and query."""
+    return None if url is None else f"{xxhash.xxh3_64_intdigest(url.encode(errors='surrogatepass')):016x}"

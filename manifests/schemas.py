@@ -95,6 +95,7 @@ DOCUMENT_LOG = pa.schema(
         pa.field("id", pa.string(), nullable=False),
         *IDENTITY,
         pa.field("url", pa.string()),
+        pa.field("url_key", pa.string()),
         pa.field("domain", pa.string()),
         pa.field("date", pa.string()),
         pa.field("media_type", pa.string()),
@@ -110,7 +111,8 @@ DOCUMENT_LOG = pa.schema(
         pa.field("tokens", pa.int64()),
     ]
 )
-"""One row a document that came in. `removed_by` names the stage, or is null for a kept one; then `text_bytes` and
+"""One row a document that came in. `url` is shown without credentials and query; `url_key` (manifests.identity.url_key) finds it
+by the whole URL. `removed_by` names the stage, or is null for a kept one; then `text_bytes` and
 `text_sha256` are those of the final text, and `shard`, `start`, `tokens` say where its tokens lie (BOS included)."""
 
 SHARD_INDEX = pa.schema(
@@ -128,8 +130,9 @@ LOG_SCHEMAS = {"removals": REMOVALS, "edits": EDITS, "documents": DOCUMENT_LOG}
 
 
 def signals_schema(signals: dict[str, pa.DataType]) -> pa.Schema:
-    """The schema of one filter block's signal log."""
-    return pa.schema([pa.field("id", pa.string(), nullable=False), *IDENTITY, *(pa.field(*item) for item in signals.items())])
+    """The schema of one filter block's signal log; `text_bytes` is the UTF-8 length of the text that was measured."""
+    leading = [pa.field("id", pa.string(), nullable=False), *IDENTITY, pa.field("text_bytes", pa.int64(), nullable=False)]
+    return pa.schema([*leading, *(pa.field(name, type_) for name, type_ in signals.items())])
 
 
 def empty_rows(schema: pa.Schema, rows: int, **columns: pa.Array) -> pa.Table:

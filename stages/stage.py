@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -81,6 +81,7 @@ class Stage(ABC, Generic[OptionsType]):
 
     name: ClassVar[str]
     version: ClassVar[int]
+    options_type: ClassVar[type[Options]]
     libraries: ClassVar[tuple[str, ...]] = ()
     """Distributions whose version can change the output; their installed versions enter the fingerprint."""
     removal_rules: ClassVar[tuple[str, ...]] = ()
@@ -95,7 +96,19 @@ class Stage(ABC, Generic[OptionsType]):
     def decide(self, batch: pa.RecordBatch) -> Verdict:
         """The verdict on every row of `batch` (columns of manifests.schemas.DOCUMENTS; RECORDS for extraction and earlier)."""
 
-    def close(self) -> None:
+    def identity(self) -> dict[str, str]:
+        """Name and SHA-256 of what else decides and no option names, such as a model that a library ships."""
+        return {}
+
+    def report(self) -> dict[str, Any]:
+        """JSON of what the stage found on the documents it has seen, beside its verdicts, for `summary`; {} for most."""
+        return {}
+
+    def summary(self, reports: list[dict[str, Any]]) -> dict[str, Any]:
+        """What the manifest records of this stage, from the reports of all parts in any order; {} for most."""
+        return {}
+
+    def close(self) -> None:  # noqa: B027
         """Called once when the worker is done with a part: ends child processes, frees what it holds."""
 
 
@@ -117,6 +130,7 @@ class Filter(ABC, Generic[OptionsType]):
 
     name: ClassVar[str]
     version: ClassVar[int]
+    options_type: ClassVar[type[Options]]
     libraries: ClassVar[tuple[str, ...]] = ()
     signals: ClassVar[dict[str, pa.DataType]]
     """Name and type of every signal: float64, int64, string, or manifests.rules.RATIO. Null where undefined."""
@@ -126,6 +140,10 @@ class Filter(ABC, Generic[OptionsType]):
 
     def __init__(self, options: OptionsType) -> None:
         self.options = options
+
+    def identity(self) -> dict[str, str]:
+        """Name and SHA-256 of what else decides and no option names."""
+        return {}
 
     @abstractmethod
     def rules(self) -> list[Rule]:

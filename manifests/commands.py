@@ -1,0 +1,227 @@
+"""The `corpusmill` program, and the commands that question a finished corpus: verify, why, funnel, manifest, schema.
+
+`main` mounts the commands of the other packages through their entry points, so that this module imports none of them and a
+machine without ray or torch has every command that it can run.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from manifests.life import Life
+    from manifests.manifest import Manifest
+    from manifests.storage import Folder
+
+ENTRY_POINTS = "corpusmill.commands"
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Question a finished corpus.")
+
+CorpusArgument = Annotated[str, typer.Argument(help="folder or URL of a corpus")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+def main() -> None:
+    """The console script: all commands of all packages at one level."""
+    program = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        help="corpusmill turns a web crawl into a training corpus whose every document is accounted for, and trains on it.",
+    )
+    for point in sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda point: ORDER.get(point.name, len(ORDER))):
+        package: typer.Typer = point.load()
+        program.registered_commands += package.registered_commands
+        program.registered_groups += package.registered_groups
+    program()
+
+
+ORDER = {"pipeline": 0, "manifests": 1, "trainer": 2}
+
+
+@app.command()
+def verify(corpus: CorpusArgument) -> None:
+    """Hash and count everything again; exit 1 and name what is wrong when the corpus is not what its manifest says."""
+    from manifests.verify import listed_files
+    from manifests.verify import verify as findings_of
+
+    folder, manifest = _open(corpus)
+    findings = list(findings_of(folder, manifest))
+    for finding in findings:
+        typer.echo(finding)
+    content = manifest.content
+    documents = sum(one.documents_in for one in content.components.values())
+    if findings:
+        typer.echo(f"{len(findings)} findings: this corpus is not what its manifest says", err=True)
+        raise typer.Exit(1)
+    files = sum(1 for _ in listed_files(content))
+    typer.echo(f"verified: {files} files, {documents:,} documents in = kept + removed at each of {len(content.counts)} stages")
+    typer.echo(f"digest {manifest.digest}")
+
+
+@app.command()
+def funnel(corpus: CorpusArgument, as_json: JsonOption = False) -> None:
+    """Show how many documents each stage took in, kept and removed, and by which rules."""
+    from rich.table import Table
+
+    _, manifest = _open(corpus)
+    content = manifest.content
+    if as_json:
+        typer.echo(json.dumps([count.model_dump(mode="json") for count in content.counts], indent=1))
+        return
+    console = terminal()
+    for name, component in content.components.items():
+        table = Table(title=f"{name} ({component.licence})", title_justify="left", caption_justify="left", box=None, pad_edge=False)
+        for heading in ("stage", "in", "kept", "removed", "%"):
+            table.add_column(heading, justify="left" if heading == "stage" else "right", no_wrap=True)
+        table.add_column("by rule")
+        table.add_column("edited")
+        measured: dict[str, int] = {}
+        for count in (one for one in content.counts if one.component == name):
+            gone = sum(count.removed.values())
+            if count.stage.endswith(".measure") and not gone:
+                measured = count.edited
+                continue
+            share = f"{100 * gone / count.documents_in:.1f}" if count.documents_in and gone else ""
+            table.add_row(
+                count.stage,
+                f"{count.documents_in:,}",
+                f"{count.documents_kept:,}",
+                f"{gone:,}" if gone else "",
+                share,
+                _by_rule(count.removed, count.stage),
+                _by_rule({**measured, **count.edited}, count.stage),
+            )
+            measured = {}
+        tokens = ", ".join(f"{split} {number:,}" for split, number in component.tokens.items())
+        skipped = ", ".join(f"{kind} {number:,}" for kind, number in component.skipped_records.items())
+        console.print(table)
+        for line in (tokens and f"tokens: {tokens}", skipped and f"records that are no documents: {skipped}"):
+            if line:
+                console.print(line)
+        console.print()
+    console.print(f"digest {manifest.digest}")
+
+
+def terminal() -> Console:
+    """Where tables go: as wide as the terminal, and wide enough to read where there is none."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=140)
+
+
+@app.command()
+def why(corpus: CorpusArgument, document: Annotated[str, typer.Argument(help="component/file#position, or a URL")], as_json: JsonOption = False) -> None:
+    """Tell the whole life of a document: source, signals, edits, decision, twin, shard."""
+    from manifests.life import lives
+    from manifests.logs import Logs
+
+    folder, manifest = _open(corpus)
+    with Logs(folder, manifest) as logs:
+        found = lives(logs, document)
+    if not found:
+        typer.echo(f"error: no document of {corpus} has the id or URL {document!r}", err=True)
+        raise typer.Exit(1)
+    if as_json:
+        typer.echo(f"[{', '.join(life.as_json() for life in found)}]")
+        return
+    for life in found:
+        _tell(life, manifest)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of manifest.json."""
+    from manifests.manifest import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=1))
+
+
+def _tell(life: Life, manifest: Manifest) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    console = terminal()
+    document, removal = life.document, life.removal
+    component = manifest.content.components[document["component"]]
+    table = Table(show_header=False, title=Text(document["id"]), title_justify="left", box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+
+    def row(name: str, *values: Any) -> None:
+        shown = [str(value) for value in values if value is not None]
+        if shown:
+            table.add_row(name, Text(" ".join(shown)))
+
+    row("came from", document["url"], document["date"], document["media_type"])
+    row("file", f"{document['file']} at {document['position']}, of {component.source}, licence {component.licence}")
+    if document["language"]:
+        score = document["language_score"]
+        row("language", document["language"], None if score is None else f"(score {score:.3f})")
+    for edit in life.edits:
+        row("edited", f"{edit['rule']}: {edit['count']} times; {edit['bytes_before']:,} → {edit['bytes_after']:,} bytes")
+    if removal is None:
+        row("kept", f"{document['text_bytes']:,} bytes of text, sha256 {document['text_sha256'][:16]}…")
+        if document["split"]:
+            row("split", document["split"], f"(cluster {document['split_cluster']})")
+        if document["shard"]:
+            row("tokens", f"{document['shard']} from {document['start']:,}, {document['tokens']:,} tokens")
+    else:
+        row("removed by", f"{removal['rule']} (stage {removal['stage']}, step {removal['step']})")
+        if removal["value"] is not None:
+            bound = "" if removal["threshold"] is None else f", threshold {removal['threshold']:g}"
+            row("measured", f"{removal['value']:.6g}{bound}")
+        row("detail", removal["detail"])
+        others = [rule for rule in removal["failed_rules"] or [] if rule != removal["rule"]]
+        row("also failed", ", ".join(others) or None)
+        if removal["kept_id"]:
+            row("kept instead", removal["kept_id"], _jaccard(removal["kept_jaccard"]))
+            if removal["linked_id"] != removal["kept_id"]:
+                row("linked by", removal["linked_id"], _jaccard(removal["linked_jaccard"]))
+            row("cluster", removal["cluster"], f"of {removal['cluster_size']} documents")
+        if removal["benchmark"]:
+            row("benchmark", removal["benchmark"], "item", removal["item"])
+            row("evidence", removal["evidence"])
+    for twin in life.twins[:10]:
+        row("removed for it", twin["id"], f"({twin['stage']})", _jaccard(twin["kept_jaccard"]))
+    console.print(table)
+    if life.rules:
+        failed = set((removal or {}).get("failed_rules") or [])
+        rules = Table(title="what the filters measured", title_justify="left", box=None, pad_edge=False)
+        for heading in ("rule", "value", "keep if", ""):
+            rules.add_column(heading, justify="right" if heading == "value" else "left")
+        for one in life.rules:
+            if one["value"] is None and one["rule"] not in failed:
+                continue  # a rule for another kind of script
+            value = "undefined" if one["value"] is None else f"{one['value']:.4g}" if isinstance(one["value"], float) else str(one["value"])
+            bound = f"{one['bound']:g}" if isinstance(one["bound"], float) else str(one["bound"])
+            rules.add_row(one["rule"], value, f"{one['keep_if'].replace('_', ' ')} {bound}", "failed" if one["rule"] in failed else "")
+        console.print(rules)
+
+
+def _jaccard(value: float | None) -> str | None:
+    return None if value is None else f"(Jaccard {value:.4f})"
+
+
+def _by_rule(numbers: dict[str, int], stage: str) -> str:
+    ordered = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
+    return "\n".join(f"{rule.removeprefix(stage + '.')} {number:,}" for rule, number in ordered)
+
+
+def _open(corpus: str) -> tuple[Folder, Manifest]:
+    """A corpus by its folder, or by the path of its manifest."""
+    from manifests.manifest import MANIFEST, Manifest, ManifestError
+    from manifests.storage import Folder
+
+    folder = Folder(corpus.removesuffix(f"/{MANIFEST}"))
+    try:
+        return folder, Manifest.load(folder)
+    except ManifestError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None

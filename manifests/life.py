@@ -1,0 +1,82 @@
+"""The whole life of one document: where it came from, what was changed, what removed it or where its tokens are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from manifests.identity import DocumentId, url_key
+from manifests.logs import Logs
+from manifests.rules import RATIO
+
+
+@dataclass
+class Life:
+    """document: its row in the document log. removal: its removal row, or None. edits: in running order. signals: filter block →
+    signal → value; `rules` has, for each block's rules in order, what was needed."""
+
+    document: dict[str, Any]
+    removal: dict[str, Any] | None
+    edits: list[dict[str, Any]]
+    signals: dict[str, dict[str, Any]]
+    rules: list[dict[str, Any]]
+    twins: list[dict[str, Any]] = field(default_factory=list)
+    """Documents that were removed because of this one."""
+
+    def as_json(self) -> str:
+        return json.dumps(self.__dict__, ensure_ascii=False, indent=1)
+
+
+def lives(logs: Logs, id_or_url: str) -> list[Life]:
+    """The documents with this id or URL; a URL may have been crawled several times. Empty when none came in."""
+    try:
+        wanted = DocumentId.parse(id_or_url)
+        found = logs.sql(
+            "select * from documents where component = ? and file = ? and position = ?", [wanted.component, wanted.file, wanted.position]
+        )
+    except ValueError:
+        found = []
+    if not found:
+        found = logs.sql("select * from documents where url_key = ? order by component, file, position", [url_key(id_or_url)])
+    if not found:
+        bare = id_or_url.split("#")[0].split("?")[0]
+        found = logs.sql("select * from documents where url = ? order by component, file, position", [bare])
+    return [_life(logs, document) for document in found]
+
+
+def _life(logs: Logs, document: dict[str, Any]) -> Life:
+    key = [document["component"], document["file"], document["position"]]
+    where = "component = ? and file = ? and position = ?"
+    removals = logs.sql(f"select * from removals where {where}", key)
+    edits = logs.sql(f"select * from edits where {where}", key)
+    signals: dict[str, dict[str, Any]] = {}
+    rules: list[dict[str, Any]] = []
+    for view, block in logs.signals.items():
+        if block.split("/")[0] != document["component"]:
+            continue
+        for row in logs.sql(f'select * from "{view}" where {where}', key):
+            measured = {name: _value(value) for name, value in row.items() if name not in ("id", "component", "file", "position")}
+            signals[block.split("/")[1]] = measured
+            rules += _rules(logs, document["component"], measured)
+    twins = logs.sql("select id, stage, linked_id, kept_jaccard from removals where kept_id = ? order by id", [document["id"]])
+    return Life(document, removals[0] if removals else None, edits, signals, rules, twins)
+
+
+def _rules(logs: Logs, component: str, measured: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every rule that these signals decided, with the value it saw."""
+    content = logs.manifest.content
+    stages = [*content.components[component].stages, *content.stages]
+    found = []
+    for rule in (rule for stage in stages for rule in stage.rules if rule.signal in measured):
+        condition = next(name for name, value in rule.model_dump().items() if name.startswith("keep_if") and value is not None)
+        bound = getattr(rule, condition)
+        found.append({"rule": rule.name, "value": measured[rule.signal], "keep_if": condition.removeprefix("keep_if_"), "bound": bound})
+    return found
+
+
+def _value(value: Any) -> Any:
+    """A ratio as the number that rules see."""
+    if isinstance(value, dict) and set(value) == {one.name for one in RATIO}:
+        return value["numerator"] / value["denominator"] if value["denominator"] else None
+    return value

@@ -1,0 +1,84 @@
+"""The logs of a corpus, for programs: DuckDB views over the Parquet files that the manifest lists, and over nothing else.
+
+Views: `removals`, `edits`, `documents` (schemas in manifests.schemas), `shard_index` (SHARD_INDEX with the shard's path), and
+one `signals_<component>_<block>` for every filter block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from manifests.manifest import Manifest
+from manifests.schemas import DOCUMENT_LOG, EDITS, REMOVALS, SHARD_INDEX
+from manifests.storage import Folder
+
+FIXED = {"removals": REMOVALS, "edits": EDITS, "documents": DOCUMENT_LOG}
+
+
+class Logs:
+    """Questions to the logs of one corpus. Use as a context manager; `sql` takes parameters as `?`."""
+
+    def __init__(self, corpus: Folder, manifest: Manifest) -> None:
+        self.corpus = corpus
+        self.manifest = manifest
+        self.connection = duckdb.connect()
+        for name, schema in FIXED.items():
+            self._view(name, [log.path for log in manifest.content.logs if log.kind == name], schema)
+        self._view("shard_index", [shard.index for shard in manifest.content.shards], SHARD_INDEX)
+        self.signals = self._signal_views()
+
+    def __enter__(self) -> Logs:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.connection.close()
+
+    def sql(self, query: str, parameters: list[Any] | None = None) -> list[dict[str, Any]]:
+        """The rows of a query, as dictionaries."""
+        found = self.connection.execute(query, parameters or [])
+        names = [column[0] for column in found.description or []]
+        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+    def tables(self, kind: str, component: str) -> Iterator[pa.Table]:
+        """The log files of one kind and component, in id order."""
+        for log in self.manifest.content.logs:
+            if log.kind == kind and log.path.split("/")[2] == component:
+                yield read_parquet(self.corpus, log.path)
+
+    def _signal_views(self) -> dict[str, str]:
+        """View name → "component/block"."""
+        found: dict[str, list[str]] = {}
+        for log in self.manifest.content.logs:
+            if log.kind == "signals":
+                found.setdefault("/".join(log.path.split("/")[2:4]), []).append(log.path)
+        views = {}
+        for block, paths in sorted(found.items()):
+            name = "signals_" + re.sub(r"\W", "_", block)
+            self._view(name, paths, None)
+            views[name] = block
+        return views
+
+    def _view(self, name: str, paths: list[str], schema: pa.Schema | None) -> None:
+        if not paths:
+            self.connection.register(name, (schema or pa.schema([])).empty_table())
+            return
+        if self.corpus.local:
+            listed = ", ".join("'" + self.corpus.path(path).replace("'", "''") + "'" for path in paths)
+            source = f"read_parquet([{listed}], hive_partitioning=false, union_by_name=true, file_row_number=false)"
+            self.connection.execute(f'create view "{name}" as select * from {source}')
+            return
+        files = [self.corpus.path(path) for path in paths]
+        self.connection.register(name, ds.dataset(files, filesystem=self.corpus.fs, format="parquet", schema=schema))
+
+
+def read_parquet(corpus: Folder, path: str) -> pa.Table:
+    """One Parquet file, with the schema that it was written with."""
+    with corpus.open(path) as file:
+        return pq.ParquetFile(file).read()

@@ -1,0 +1,253 @@
+"""Is this corpus what its manifest says? Everything is hashed and counted again.
+
+`verify` yields one finding for each disagreement, naming what and where; none means that the corpus is whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from manifests.identity import printed_ids
+from manifests.logs import FIXED, read_parquet
+from manifests.manifest import Content, LogFile, Manifest, Shard
+from manifests.schemas import SHARD_INDEX
+from manifests.storage import Folder, sha256_of
+
+MOST_FINDINGS_A_FILE = 5
+
+
+def verify(corpus: Folder, manifest: Manifest) -> Iterator[str]:
+    """Every disagreement between the files and the manifest, in words."""
+    content = manifest.content
+    damaged = set()
+    for path, sha256, size in listed_files(content):
+        for finding in _check_file(corpus, path, sha256, size):
+            damaged.add(path)
+            yield finding
+    yield from _check_conservation(content)
+    yield from _check_receipts(corpus, manifest)
+    for component in content.components:
+        logs = [log for log in content.logs if log.path.split("/")[2] == component and log.path not in damaged]
+        yield from _check_component(corpus, content, component, logs)
+    yield from _check_splits(corpus, content, damaged)
+    for shard in content.shards:
+        if shard.path not in damaged and shard.index not in damaged:
+            yield from _check_shard(corpus, content, shard)
+
+
+def listed_files(content: Content) -> Iterator[tuple[str, str, int | None]]:
+    """(path, SHA-256, bytes or None) of every file that the manifest vouches for."""
+    for shard in content.shards:
+        width = np.dtype(content.tokenizer.dtype).itemsize if content.tokenizer else None
+        yield shard.path, shard.sha256, None if width is None else shard.tokens * width
+        yield shard.index, shard.index_sha256, None
+    for log in content.logs:
+        yield log.path, log.sha256, log.bytes
+    if content.tokenizer is not None:
+        yield content.tokenizer.file, content.tokenizer.sha256, None
+
+
+def _check_file(corpus: Folder, path: str, sha256: str, size: int | None) -> Iterator[str]:
+    try:
+        with corpus.open(path) as file:
+            found, length = sha256_of(file)
+    except FileNotFoundError:
+        yield f"{path}: missing"
+        return
+    if size is not None and length != size:
+        yield f"{path}: {length} bytes, the manifest says {size}"
+    elif found != sha256:
+        yield f"{path}: its SHA-256 is {found}, the manifest says {sha256}"
+
+
+def _check_conservation(content: Content) -> Iterator[str]:
+    for name, component in content.components.items():
+        flow = component.documents_in
+        for count in (one for one in content.counts if one.component == name):
+            where = f"component {name}, stage {count.stage} (step {count.step})"
+            if count.documents_in != flow:
+                yield f"{where}: {count.documents_in} documents came in, but {flow} were left before it"
+            if count.documents_in != count.documents_kept + sum(count.removed.values()):
+                yield f"{where}: {count.documents_in} in is not {count.documents_kept} kept + {sum(count.removed.values())} removed"
+            flow = count.documents_kept
+        if flow != component.documents_kept:
+            yield f"component {name}: {component.documents_kept} documents kept, but {flow} were left at the end"
+
+
+def _check_receipts(corpus: Folder, manifest: Manifest) -> Iterator[str]:
+    """Receipts may have been deleted with the work files; those that are there must add up to the manifest's counts."""
+    listed = [one["path"] for one in manifest.run.get("receipts", [])]
+    there = set(corpus.names("receipts"))
+    if not there.issuperset(listed):
+        missing = [path for path in listed if path not in there]
+        if len(missing) < len(listed):
+            yield f"{missing[0]}: missing, and {len(listed) - len(missing)} other receipts are there"
+        return
+    summed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for path in listed:
+        try:
+            receipt = json.loads(corpus.read(path))
+            counts = [(receipt["step"], count) for count in receipt["counts"]]
+            for step, count in counts:
+                total = summed[step, count["stage"]]
+                total.update({"in": count["documents_in"], "kept": count["documents_kept"], **count["removed"]})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            yield f"{path}: not a receipt"
+            return
+    stated: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for count in manifest.content.counts:
+        stated[count.step, count.stage].update({"in": count.documents_in, "kept": count.documents_kept, **count.removed})
+    for key in sorted(summed.keys() | stated.keys()):
+        if +summed[key] != +stated[key]:
+            yield f"stage {key[1]} (step {key[0]}): the receipts add up to {dict(+summed[key])}, the manifest says {dict(+stated[key])}"
+
+
+def _check_component(corpus: Folder, content: Content, component: str, logs: list[LogFile]) -> Iterator[str]:
+    counts = [one for one in content.counts if one.component == component]
+    removed: Counter[tuple[str, ...]] = Counter()
+    edited: Counter[tuple[str, ...]] = Counter()
+    totals = Counter[str]()
+    removed_by: dict[str, str] = {}
+    kinds: dict[str, dict[str, pa.Table]] = defaultdict(dict)
+    for log in logs:
+        kinds[log.kind if log.kind != "signals" else log.path][log.path] = read_parquet(corpus, log.path)
+    for kind, tables in kinds.items():
+        previous: tuple[str, int] | None = None
+        for path, table in tables.items():
+            stated = next(log.rows for log in logs if log.path == path)
+            if table.num_rows != stated:
+                yield f"{path}: {table.num_rows} rows, the manifest says {stated}"
+            if kind in FIXED and not table.schema.equals(FIXED[kind]):
+                yield f"{path}: its columns are not those of a {kind} log"
+                continue
+            yield from _check_identity(path, table, component)
+            previous = yield from _check_order(path, table, previous, unique=kind != "edits")
+            if kind == "removals":
+                removed.update(zip(*(table[name].to_pylist() for name in ("step", "stage", "rule")), strict=True))
+                removed_by.update(zip(table["id"].to_pylist(), table["stage"].to_pylist(), strict=True))
+            elif kind == "edits":
+                edited.update(zip(*(table[name].to_pylist() for name in ("step", "rule")), strict=True))
+    for path, table in kinds.get("documents", {}).items():
+        totals["in"] += table.num_rows
+        gone = dict(zip(table["id"].to_pylist(), table["removed_by"].to_pylist(), strict=True))
+        totals["kept"] += sum(stage is None for stage in gone.values())
+        odd = [one for one, stage in gone.items() if removed_by.get(one) != stage]
+        for one in odd[:MOST_FINDINGS_A_FILE]:
+            yield f"{path}: {one} is said to be removed by {gone[one]}, its removal row says {removed_by.get(one)}"
+    stated_removed: dict[tuple[str, ...], int] = {(one.step, one.stage, rule): number for one in counts for rule, number in one.removed.items()}
+    stated_edited: dict[tuple[str, ...], int] = {(one.step, rule): number for one in counts for rule, number in one.edited.items()}
+    for what, mine, theirs in (("removals", removed, stated_removed), ("edits", edited, stated_edited)):
+        if what in kinds:
+            for key in sorted(mine.keys() | theirs.keys()):
+                if mine.get(key, 0) != theirs.get(key, 0):
+                    yield f"component {component}, rule {key[-1]}: {mine.get(key, 0)} rows in {what}, the manifest says {theirs.get(key, 0)}"
+    record = content.components[component]
+    if "documents" in kinds:
+        for what, number in (("in", record.documents_in), ("kept", record.documents_kept)):
+            if totals[what] != number:
+                yield f"component {component}: {totals[what]} documents {what} by its log, the manifest says {number}"
+        known = {one for table in kinds["documents"].values() for one in table["id"].to_pylist()}
+        strangers = [one for one in removed_by if one not in known]
+        for one in strangers[:MOST_FINDINGS_A_FILE]:
+            yield f"component {component}: a removal row of {one}, which is not among its documents"
+
+
+def _check_identity(path: str, table: pa.Table, component: str) -> Iterator[str]:
+    if table.num_rows and pc.any(pc.not_equal(table["id"], printed_ids(table))).as_py():
+        row = pc.index(pc.not_equal(table["id"], printed_ids(table)), True).as_py()
+        yield f"{path}: row {row}: id {table['id'][row]} is not that of its component, file and position"
+    if table.num_rows and pc.any(pc.not_equal(table["component"], component)).as_py():
+        yield f"{path}: has rows of another component than {component}"
+
+
+def _check_order(path: str, table: pa.Table, previous: tuple[str, int] | None, unique: bool) -> Iterator[str]:
+    keys = list(zip(table["file"].to_pylist(), table["position"].to_pylist(), strict=True))
+    for row, key in enumerate(keys):
+        if previous is not None and (key < previous or (unique and key == previous)):
+            wrong = "stands twice" if key == previous else "is out of order"
+            yield f"{path}: row {row}: {table['id'][row]} {wrong}"
+            break
+        previous = key
+    return keys[-1] if keys else previous
+
+
+def _check_splits(corpus: Folder, content: Content, damaged: set[str]) -> Iterator[str]:
+    """No cluster of similar documents stands in two splits."""
+    if content.split is None:
+        return
+    split_of: dict[str, str] = {}
+    counted: Counter[str] = Counter()
+    for log in content.logs:
+        if log.kind != "documents" or log.path in damaged:
+            continue
+        table = read_parquet(corpus, log.path)
+        for one, split, cluster in zip(*(table[name].to_pylist() for name in ("id", "split", "split_cluster")), strict=True):
+            if split is None:
+                continue
+            counted[split] += 1
+            if split_of.setdefault(cluster, split) != split:
+                yield f"{log.path}: {one} is in {split}, others of its cluster {cluster} in {split_of[cluster]}"
+    if not damaged and dict(counted) != content.split.documents:
+        yield f"documents by split are {dict(sorted(counted.items()))}, the manifest says {content.split.documents}"
+
+
+def _check_shard(corpus: Folder, content: Content, shard: Shard) -> Iterator[str]:
+    tokenizer = content.tokenizer
+    if tokenizer is None:
+        yield f"{shard.path}: a shard without a tokenizer in the manifest"
+        return
+    index = read_parquet(corpus, shard.index)
+    if not index.schema.equals(SHARD_INDEX):
+        yield f"{shard.index}: its columns are not those of a shard index"
+        return
+    tokens = np.frombuffer(corpus.read(shard.path), dtype=np.dtype(tokenizer.dtype).newbyteorder("<"))
+    starts, lengths = index["start"].to_numpy(), index["tokens"].to_numpy()
+    expected = np.concatenate([[0], np.cumsum(lengths)])
+    if not np.array_equal(starts, expected[:-1]) or int(expected[-1]) != len(tokens) or (lengths < 1).any():
+        yield f"{shard.index}: its documents do not fill the {len(tokens)} tokens of {shard.path}"
+        return
+    if len(tokens) and int(tokens.max()) >= tokenizer.vocabulary:
+        yield f"{shard.path}: token id {int(tokens.max())} is not in a vocabulary of {tokenizer.vocabulary}"
+    if len(starts) and (tokens[starts] != tokenizer.bos_id).any():
+        row = int(np.flatnonzero(tokens[starts] != tokenizer.bos_id)[0])
+        yield f"{shard.path}: document {index['id'][row]} does not begin with the id {tokenizer.bos_id}"
+    if (tokens == tokenizer.bos_id).sum() != len(starts):
+        yield f"{shard.path}: the id {tokenizer.bos_id} stands inside documents"
+    stated = (shard.tokens, shard.documents, shard.text_bytes)
+    found = (len(tokens), index.num_rows, int(index["bytes"].to_numpy().sum()))
+    if found != stated:
+        yield f"{shard.path}: tokens, documents and text bytes are {found}, the manifest says {stated}"
+    yield from _check_against_documents(corpus, content, shard, index)
+
+
+def _check_against_documents(corpus: Folder, content: Content, shard: Shard, index: pa.Table) -> Iterator[str]:
+    wanted = index["id"]
+    rows: list[dict[str, Any]] = []
+    for log in content.logs:
+        if log.kind == "documents" and log.path.split("/")[2] == shard.component:
+            try:
+                table = read_parquet(corpus, log.path)
+            except (OSError, pa.ArrowInvalid):
+                return
+            rows += table.filter(pc.equal(table["shard"], shard.path)).select(["id", "split", "start", "tokens", "text_bytes"]).to_pylist()
+    logged = {row["id"]: row for row in rows}
+    if len(logged) != len(wanted):
+        yield f"{shard.index}: {len(wanted)} documents, the document log places {len(logged)} there"
+    for row in index.to_pylist():
+        mine = logged.get(row["id"])
+        agreed = mine and (mine["start"], mine["tokens"], mine["text_bytes"], mine["split"]) == (
+            *(row["start"], row["tokens"], row["bytes"]),
+            shard.split,
+        )
+        if not agreed:
+            yield f"{shard.index}: {row['id']} does not stand there by the document log"
+            return
+
+

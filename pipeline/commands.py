@@ -1,0 +1,101 @@
+"""Commands that run stages: plan, run. Ray and the stages are imported when a command needs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Build a corpus from a recipe.")
+
+RecipePath = Annotated[Path, typer.Argument(help="recipe.yaml")]
+CorpusOption = Annotated[str, typer.Option("--corpus", help="folder or URL (s3://…) of the corpus")]
+PartOption = Annotated[int, typer.Option("--part-mib", min=1, help="input of one part; changes nothing in the corpus")]
+
+
+@app.command()
+def run(
+    recipe: RecipePath,
+    corpus: CorpusOption = "corpus",
+    executor: Annotated[str, typer.Option(help="ray, or inline: in this process")] = "ray",
+    address: Annotated[str | None, typer.Option(help="address of a Ray cluster; default: RAY_ADDRESS, or this machine")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="CPUs to use; default: all")] = None,
+    part_mib: PartOption = 128,
+    quiet: Annotated[bool, typer.Option("--quiet", help="say nothing but errors and the result")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="show the traces of failing parts")] = False,
+) -> None:
+    """Build the corpus of a recipe, or go on with it; what is done already is not done again."""
+    from manifests.storage import Folder, StorageError
+    from pipeline.execution import make_executor
+    from pipeline.inputs import InputError
+    from pipeline.lock import Locked
+    from pipeline.progress import Progress
+    from pipeline.recipe import Recipe, RecipeError
+    from pipeline.run import RunFailed
+    from pipeline.run import run as run_recipe
+    from stages.split import SplitError
+
+    if executor not in ("ray", "inline"):
+        raise typer.BadParameter(f"{executor!r}: ray or inline", param_hint="--executor")
+    progress = Progress(quiet, verbose)
+    started = None
+    try:
+        loaded = Recipe.load(recipe)
+        folder = Folder(corpus)
+        started = make_executor(executor, address, workers)
+        result = run_recipe(loaded, folder, started, progress, part_mib << 20)
+    except RecipeError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    except (RunFailed, InputError, Locked, StorageError, SplitError, ConnectionError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    finally:
+        if started is not None:
+            started.close()
+    content = result.manifest.content
+    documents_in = sum(one.documents_in for one in content.components.values())
+    kept = sum(one.documents_kept for one in content.components.values())
+    tokens = sum(shard.tokens for shard in content.shards)
+    parts = sum(result.ran.values())
+    typer.echo(f"{corpus}: {documents_in:,} documents in, {kept:,} kept, {documents_in - kept:,} removed, {tokens:,} tokens")
+    typer.echo(f"{'nothing to do' if not parts else f'{parts} parts run'}; digest {result.manifest.digest}")
+
+
+@app.command()
+def plan(recipe: RecipePath, corpus: CorpusOption = "corpus", part_mib: PartOption = 128) -> None:
+    """Show the steps of a recipe: what is done, what will run, and what waits for counts."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from manifests.storage import Folder
+    from pipeline.inputs import InputError
+    from pipeline.recipe import Recipe, RecipeError
+    from pipeline.run import survey
+
+    try:
+        reports = survey(Recipe.load(recipe), Folder(corpus), part_mib << 20)
+    except RecipeError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    except InputError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    console = Console(highlight=False)
+    console = console if console.is_terminal else Console(highlight=False, width=140)
+    table = Table(title=f"{recipe} → {corpus}", title_justify="left", box=None, pad_edge=False)
+    for heading in ("step", "parts", "done", "to run"):
+        table.add_column(heading, justify="left" if heading == "step" else "right", no_wrap=True)
+    table.add_column("what it does")
+    table.add_column("after")
+    for report in reports:
+        numbers = ("?", "", "") if report.parts is None else (str(report.parts), str(report.finished), str(report.parts - report.finished))
+        table.add_row(report.step.name, *numbers, report.step.about, _needs(report.step.needs))
+    console.print(table)
+    if any(report.parts is None for report in reports):
+        console.print("? follows from the counts of steps before it")
+
+
+def _needs(needs: tuple[str, ...]) -> str:
+    return ", ".join(needs[:2]) + (f" and {len(needs) - 2} more" if len(needs) > 2 else "")

@@ -1,0 +1,131 @@
+"""Where parts run: in this process, or on Ray (embedded on this machine, or a cluster by address)."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.receipts import Receipt
+from pipeline.work import Work, execute
+
+IN_FLIGHT_PER_CPU = 4
+RETRIES = 3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A part that is done, or what stopped it."""
+
+    work: Work
+    receipt: Receipt | None
+    error: str | None = None
+    trace: str | None = None
+
+
+class Executor(ABC):
+    @abstractmethod
+    def run(self, corpus_url: str, works: list[Work]) -> Iterator[Outcome]:
+        """Runs all parts, in any order; one outcome each, as they end."""
+
+    def close(self) -> None:  # noqa: B027
+        """Gives back what the executor holds."""
+
+
+class InlineExecutor(Executor):
+    """One part after the other in this process: for debugging, and for corpora of a few files."""
+
+    def run(self, corpus_url: str, works: list[Work]) -> Iterator[Outcome]:
+        for work in works:
+            error: Exception | None = None
+            for _ in range(RETRIES):
+                try:
+                    yield Outcome(work, execute(corpus_url, work))
+                    error = None
+                    break
+                except OSError as trouble:
+                    error = trouble
+                except Exception as trouble:
+                    error = trouble
+                    break
+            if error is not None:
+                yield Outcome(work, None, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+
+
+class RayExecutor(Executor):
+    """Each part is one Ray task of one CPU; a bounded number is in flight, so that nothing piles up at the head."""
+
+    def __init__(self, address: str | None = None, workers: int | None = None) -> None:
+        self.address = address or os.environ.get("RAY_ADDRESS") or None
+        self.workers = workers
+        self.ray: Any = None
+        self.mine = False
+
+    def start(self) -> None:
+        """Connects to Ray, or starts it here; ConnectionError when the cluster does not answer. A finished corpus needs neither."""
+        if self.ray is not None:
+            return
+        # The head keeps every task's events for its dashboard; with millions of parts that memory only grows.
+        os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        import ray
+
+        if not ray.is_initialized():
+            self.mine = True
+            options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+            if self.address:
+                options["address"] = self.address
+            else:
+                # Workers must import the same code as this process, wherever it was started.
+                root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+                path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+                options |= {"include_dashboard": False, "num_cpus": self.workers, "runtime_env": {"env_vars": {"PYTHONPATH": path}}}
+            ray.init(**options)
+        self.ray = ray
+        self.cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        if self.workers is not None:
+            self.cpus = min(self.cpus, self.workers)
+        self.task = ray.remote(num_cpus=1, max_retries=RETRIES, retry_exceptions=[OSError, MemoryError])(execute)
+
+    def run(self, corpus_url: str, works: list[Work]) -> Iterator[Outcome]:
+        self.start()
+        waiting = iter(works)
+        flying: dict[Any, Work] = {}
+        limit = self.cpus * IN_FLIGHT_PER_CPU
+
+        def launch() -> None:
+            for work in waiting:
+                flying[self.task.options(name=f"{work.step} {work.part}").remote(corpus_url, work)] = work
+                if len(flying) >= limit:
+                    return
+
+        launch()
+        while flying:
+            done, _ = self.ray.wait(list(flying), num_returns=1)
+            for reference in done:
+                work = flying.pop(reference)
+                yield self._outcome(reference, work)
+            launch()
+
+    def _outcome(self, reference: Any, work: Work) -> Outcome:
+        try:
+            return Outcome(work, self.ray.get(reference))
+        except self.ray.exceptions.RayTaskError as error:
+            cause = error.cause if error.cause is not None else error
+            return Outcome(work, None, f"{type(cause).__name__}: {cause}", str(error))
+        except self.ray.exceptions.RayError as error:
+            return Outcome(work, None, f"{type(error).__name__}: {error}", str(error))
+
+    def close(self) -> None:
+        if self.mine and self.ray is not None:
+            self.ray.shutdown()
+
+
+def make_executor(kind: str, address: str | None, workers: int | None) -> Executor:
+    """"ray" or "inline"."""
+    if kind == "inline":
+        return InlineExecutor()
+    return RayExecutor(address, workers)

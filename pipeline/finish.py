@@ -1,0 +1,228 @@
+"""Finishing a corpus: put shards and logs in their places, and write the manifest last."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+from collections import Counter
+from importlib import metadata
+from typing import Any, cast
+
+from manifests.manifest import (
+    MANIFEST,
+    ComponentRecord,
+    Content,
+    InputFile,
+    LogFile,
+    Manifest,
+    Shard,
+    SplitRecord,
+    StageCount,
+    TokenizerRecord,
+)
+from manifests.storage import Folder
+from pipeline.plan import Done, Plan
+from pipeline.receipts import FileEntry, Receipt, receipt_name
+from stages.stage import Stage
+
+SOFTWARE = ("corpusmill", "ray", "pyarrow", "numpy", "numba", "trafilatura", "ftfy", "fasttext-numpy2", "datasketch", "tokenizers", "tiktoken")
+
+
+def finish(corpus: Folder, plan: Plan, done: Done, run: dict[str, Any]) -> Manifest:
+    """Links shards, logs, tokenizer and recipe into place and writes manifest.json; files of an earlier corpus that are no
+    longer part of it are deleted. While this happens there is no manifest, so that none ever describes a half-changed corpus."""
+    places: list[tuple[str, FileEntry]] = []
+    shards = _shards(plan, done, places)
+    logs = _logs(plan, done, places)
+    tokenizer = _tokenizer(plan, done, places)
+    content = Content(
+        name=plan.recipe.corpus,
+        recipe_sha256=plan.recipe.digest,
+        seed=plan.recipe.seed,
+        components={name: _component(plan, done, name, shards) for name in plan.recipe.components},
+        stages=[record for component, record in plan.records if not component],
+        counts=_counts(plan, done),
+        tokenizer=tokenizer,
+        split=_split(plan, done),
+        decontamination=_summaries(plan, done),
+        deduplication=_deduplication(plan, done),
+        shards=shards,
+        logs=logs,
+    )
+    corpus.delete(MANIFEST)
+    wanted = {name for name, _ in places}
+    for name in (*corpus.names("tokens"), *corpus.names("logs")):
+        if name not in wanted:
+            corpus.delete(name)
+    for name, entry in places:
+        place(corpus, entry.path, name)
+    corpus.write("recipe.yaml", plan.recipe.text)
+    receipts = [
+        {"path": receipt_name(one.step, one.fingerprint), "part": one.part, **one.run} for step in plan.steps for one in done[step.name]
+    ]
+    manifest = Manifest.seal(content, {**run, "software": software(), "python": platform.python_version(), "receipts": receipts})
+    manifest.save(corpus)
+    return manifest
+
+
+def place(corpus: Folder, source: str, target: str) -> None:
+    """`target` becomes the same file as `source`: a hard link locally, a copy made by the store elsewhere."""
+    if not corpus.local:
+        corpus.fs.copy(corpus.path(source), corpus.path(target))
+        return
+    path, temporary = corpus.path(target), corpus.path(f"{target}.linking")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)
+    try:
+        os.link(corpus.path(source), temporary)
+        os.replace(temporary, path)
+        # Replacing a link by another link to the same file does nothing, and leaves the temporary name.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+    except OSError:
+        with corpus.open(source) as file, corpus.writer(target) as out:
+            while chunk := file.read(1 << 20):
+                out.write(chunk)
+
+
+def software() -> dict[str, str]:
+    found = {}
+    for name in SOFTWARE:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _shards(plan: Plan, done: Done, places: list[tuple[str, FileEntry]]) -> list[Shard]:
+    shards = []
+    for receipt in done[plan.ends["pack"]] if "pack" in plan.ends else []:
+        data, index = receipt.files["shard"], receipt.files["index"]
+        path = receipt.values["path"]
+        index_path = path.removesuffix(".bin") + ".parquet"
+        places += [(path, data), (index_path, index)]
+        shards.append(Shard(**receipt.values, index=index_path, sha256=data.sha256, index_sha256=index.sha256))
+    return shards
+
+
+def _logs(plan: Plan, done: Done, places: list[tuple[str, FileEntry]]) -> list[LogFile]:
+    logs = []
+    for receipt in done[plan.ends["logs"]]:
+        for one in receipt.values["logs"]:
+            entry = receipt.files[one["role"]]
+            places.append((one["path"], entry))
+            logs.append(LogFile(kind=one["kind"], path=one["path"], rows=entry.rows, bytes=entry.bytes, sha256=entry.sha256))
+    return sorted(logs, key=lambda log: log.path)
+
+
+def _tokenizer(plan: Plan, done: Done, places: list[tuple[str, FileEntry]]) -> TokenizerRecord | None:
+    if "tokenizer" not in plan.ends:
+        return None
+    receipt = done[plan.ends["tokenizer"]][0]
+    places.append(("tokenizer.json", receipt.files["tokenizer"]))
+    return TokenizerRecord(sha256=receipt.files["tokenizer"].sha256, **receipt.values)
+
+
+def _component(plan: Plan, done: Done, name: str, shards: list[Shard]) -> ComponentRecord:
+    component = plan.recipe.components[name]
+    index = plan.parts.names.index(name)
+    chain = plan.chains[name]
+    first = plan.receipts(done, chain[0], index)
+    last = plan.receipts(done, chain[-1], index)
+    tokens: Counter[str] = Counter()
+    for shard in shards:
+        if shard.component == name:
+            tokens[shard.split] += shard.tokens
+    skipped: Counter[str] = Counter()
+    for receipt in first:
+        skipped.update(receipt.skipped)
+    return ComponentRecord(
+        source=component.written_source,
+        format=component.format,
+        licence=component.licence,
+        snapshot=component.snapshot,
+        priority=component.priority,
+        inputs=_inputs(first),
+        stages=[record for owner, record in plan.records if owner == name],
+        documents_in=sum(receipt.files["catalogue"].rows for receipt in first),
+        documents_kept=sum(receipt.state.documents_kept for receipt in last if receipt.state),
+        skipped_records=dict(sorted(skipped.items())),
+        tokens=dict(sorted(tokens.items())),
+    )
+
+
+def _inputs(receipts: list[Receipt]) -> list[InputFile]:
+    """Every input file once, though several parts may have read row groups of it."""
+    found = {one.path: one for receipt in receipts for one in receipt.inputs}
+    return [found[path] for path in sorted(found)]
+
+
+def _counts(plan: Plan, done: Done) -> list[StageCount]:
+    """One row a component and stage, in running order."""
+    counts = []
+    for index, name in enumerate(plan.parts.names):
+        for step in plan.chains[name]:
+            total: dict[str, StageCount] = {}
+            for receipt in plan.receipts(done, step, index):
+                for one in receipt.counts:
+                    row = total.setdefault(
+                        one.stage,
+                        StageCount(component=name, step=step, stage=one.stage, documents_in=0, documents_kept=0, bytes_in=0, bytes_kept=0),
+                    )
+                    for key in ("documents_in", "documents_kept", "bytes_in", "bytes_kept"):
+                        setattr(row, key, getattr(row, key) + getattr(one, key))
+                    for kind in ("removed", "edited"):
+                        mine = getattr(row, kind)
+                        for rule, number in getattr(one, kind).items():
+                            mine[rule] = mine.get(rule, 0) + number
+            for row in total.values():
+                row.removed, row.edited = (dict(sorted(getattr(row, kind).items())) for kind in ("removed", "edited"))
+                counts.append(row)
+    return counts
+
+
+def _split(plan: Plan, done: Done) -> SplitRecord | None:
+    if "split" not in plan.ends:
+        return None
+    options = next(record.options for _, record in plan.records if record.stage == "split")
+    documents: Counter[str] = Counter()
+    for receipt in done[plan.ends["split"]]:
+        documents.update(receipt.values["documents"])
+    shares = {name: options[name] for name in ("validation", "test")}
+    return SplitRecord(threshold=options["threshold"], shares=shares, documents=dict(sorted(documents.items())), options=options)
+
+
+def _deduplication(plan: Plan, done: Done) -> list[dict[str, Any]]:
+    """What each corpus-wide comparison did: candidates, pairs left out of crowded buckets, verified pairs, removals."""
+    found = []
+    for component, record in plan.records:
+        if component or record.stage not in ("exact_dedup", "minhash", "split"):
+            continue
+        row: dict[str, Any] = {"step": record.step, "stage": record.stage}
+        if record.stage != "exact_dedup":
+            row["skipped_pairs"] = sum(one.values["skipped_pairs"] for one in done[f"{record.step}.candidates"])
+            row["candidate_pairs"] = sum(one.values["pairs"] for one in done[f"{record.step}.verify"])
+            row["verified_pairs"] = sum(one.files["edges"].rows for one in done[f"{record.step}.verify"])
+        for deciding in (f"{record.step}.groups", f"{record.step}.cluster"):
+            if deciding in done:
+                row["removed"] = sum(one.values["removed"] for one in done[deciding])
+        found.append(row)
+    return found
+
+
+def _summaries(plan: Plan, done: Done) -> list[dict[str, Any]]:
+    """What stages report beside their rows (decontamination: items found and not checked), summed up over parts."""
+    found = []
+    for component, record in plan.records:
+        spec = plan.specs.get(f"{record.step} {record.stage}")
+        implementation = spec.implementation if spec else None
+        if spec is None or implementation is None or not issubclass(implementation, Stage) or implementation.summary is Stage.summary:
+            continue
+        receipts = plan.receipts(done, record.step, plan.parts.names.index(component) if component else None)
+        reports = [one.values.get("reports", {}).get(record.stage) for one in receipts]
+        stage = cast("Stage[Any]", spec.build())
+        summary = stage.summary([report for report in reports if report])
+        stage.close()
+        found.append({"component": component or None, "step": record.step, "stage": record.stage, **summary})
+    return found

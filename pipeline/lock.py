@@ -1,0 +1,105 @@
+"""One run per corpus at a time.
+
+Locally the lock is an advisory lock on `lock.json`, which the system releases however the process ends. On object stores it is a
+conditional put of `lock.json` with an owner, renewed while the run lives; one that was not renewed for STALE_SECONDS by its own
+clock and ours is taken over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from manifests.storage import Folder
+
+LOCK = "lock.json"
+RENEW_SECONDS = 30.0
+STALE_SECONDS = 600.0
+
+
+class Locked(Exception):
+    """Another run holds this corpus."""
+
+
+@contextlib.contextmanager
+def exclusive(corpus: Folder) -> Iterator[None]:
+    """Holds the corpus; Locked says who does when somebody else does."""
+    with _local(corpus) if corpus.local else _remote(corpus):
+        yield
+
+
+@contextlib.contextmanager
+def _local(corpus: Folder) -> Iterator[None]:
+    os.makedirs(corpus.root, exist_ok=True)
+    descriptor = os.open(corpus.path(LOCK), os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Locked(_message(corpus, os.pread(descriptor, 4096, 0))) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, _owner(""), 0)
+        yield
+        os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _remote(corpus: Folder) -> Iterator[None]:
+    token = uuid.uuid4().hex
+    if not corpus.create(LOCK, _owner(token)):
+        held = corpus.read(LOCK)
+        if time.time() - _renewed(held) < STALE_SECONDS:
+            raise Locked(_message(corpus, held))
+        corpus.delete(LOCK)
+        if not corpus.create(LOCK, _owner(token)):
+            raise Locked(_message(corpus, corpus.read(LOCK)))
+    stop = threading.Event()
+
+    def renew() -> None:
+        while not stop.wait(RENEW_SECONDS):
+            with contextlib.suppress(OSError):
+                corpus.write(LOCK, _owner(token))
+
+    thread = threading.Thread(target=renew, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        corpus.delete(LOCK)
+
+
+def _owner(token: str) -> bytes:
+    owner = {"host": socket.gethostname(), "process": os.getpid(), "token": token, "renewed": time.time()}
+    return json.dumps(owner).encode()
+
+
+def _renewed(held: bytes) -> float:
+    owner = _parsed(held)
+    renewed = owner.get("renewed", 0.0)
+    return float(renewed) if isinstance(renewed, int | float) else 0.0
+
+
+def _parsed(held: bytes) -> dict[str, Any]:
+    try:
+        owner = json.loads(held)
+    except ValueError:
+        return {}
+    return owner if isinstance(owner, dict) else {}
+
+
+def _message(corpus: Folder, held: bytes) -> str:
+    owner = _parsed(held)
+    who = f"process {owner['process']} on {owner['host']}" if {"process", "host"} <= set(owner) else "another process"
+    return f"{corpus.url} is being written by {who}: one run per corpus at a time"

@@ -1,0 +1,310 @@
+"""recipe.yaml: what to build, validated as a whole before anything runs.
+
+Every complaint is a `RecipeError` that names the file, the line, and the nearest valid name. Relative paths are relative to
+the recipe's folder.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from manifests.identity import COMPONENT_NAME
+from manifests.manifest import digest
+from manifests.storage import is_remote
+from stages import registry
+from stages.exact_dedup import ExactDedupOptions
+from stages.minhash import MinHashOptions
+from stages.readers import find_reader
+from stages.readers.reader import Reader
+from stages.shards import ShardOptions
+from stages.split import SplitOptions
+from stages.stage import DataFile, Filter, Options, Stage
+from stages.tokenizer import TokenizerOptions
+
+CORPUS_WIDE: dict[str, type[Options]] = {
+    "exact_dedup": ExactDedupOptions,
+    "minhash": MinHashOptions,
+    "split": SplitOptions,
+    "tokenizer": TokenizerOptions,
+    "shards": ShardOptions,
+}
+"""Stages that need every document of the corpus at once. Row-local stages may stand among them."""
+ONCE_IN_ORDER = ("split", "tokenizer", "shards")
+
+
+class RecipeError(Exception):
+    """A recipe that cannot run, with file and line."""
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """One stage of a recipe: `options` are validated, with data paths resolved; `written` are the recipe's own words."""
+
+    name: str
+    options: Options
+    written: dict[str, Any]
+    data: dict[str, str]
+    """Option → resolved path, for options that name files."""
+
+    @property
+    def implementation(self) -> type[Stage[Any]] | type[Filter[Any]] | None:
+        return None if self.name in CORPUS_WIDE else registry.find(self.name)
+
+    def build(self) -> Stage[Any] | Filter[Any]:
+        implementation = self.implementation
+        assert implementation is not None
+        return implementation(self.options)
+
+
+@dataclass(frozen=True)
+class Component:
+    name: str
+    source: str
+    """The resolved folder or file."""
+    written_source: str
+    format: str
+    files: tuple[str, ...]
+    licence: str
+    snapshot: str | None
+    priority: int
+    reader: Reader[Any]
+    reader_options: dict[str, Any]
+    stages: tuple[StageSpec, ...]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    path: str
+    corpus: str
+    seed: int
+    max_error_share: float
+    max_errors: int
+    components: dict[str, Component]
+    stages: tuple[StageSpec, ...]
+    digest: str
+    text: bytes
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Recipe:
+        """Reads and validates a recipe; RecipeError when it cannot run."""
+        return _Loader(os.fspath(path)).load()
+
+
+class _Written(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _WrittenComponent(_Written):
+    source: str
+    format: str
+    licence: str = Field(min_length=1)
+    files: str | list[str] | None = None
+    snapshot: str | None = None
+    priority: int = 0
+    reader: dict[str, Any] = Field(default_factory=dict)
+    stages: list[Any] = Field(default_factory=list)
+
+
+class _WrittenRecipe(_Written):
+    corpus: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    seed: int = 0
+    max_error_share: float = Field(0.01, ge=0, le=1, description="crashes, time-outs and exceptions per document of a stage")
+    max_errors: int = Field(10, ge=0, description="a share above the limit fails the run only above this number")
+    components: dict[str, Any] = Field(min_length=1)
+    stages: list[Any] = Field(default_factory=list)
+
+
+class _Loader:
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.folder = Path(path).resolve().parent
+        self.lines: dict[tuple[str | int, ...], int] = {}
+
+    def load(self) -> Recipe:
+        try:
+            text = Path(self.path).read_bytes()
+        except OSError as error:
+            raise RecipeError(f"{self.path}: cannot be read: {error.strerror}") from None
+        try:
+            node = yaml.compose(text, Loader=yaml.SafeLoader)
+            raw = yaml.safe_load(text)
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+            raise RecipeError(f"{self.path}: not YAML: {error}") from None
+        if not isinstance(raw, dict) or node is None:
+            raise RecipeError(f"{self.path}:1: a recipe is a mapping with corpus, components and stages")
+        self._note_lines(node, ())
+        raw = _plain(raw)
+        written = self._validate(_WrittenRecipe, raw, ())
+        components = {}
+        for name, value in written.components.items():
+            components[str(name)] = self._component(str(name), value)
+        stages = self._stages(written.stages, ("stages",), corpus_wide=True)
+        self._check_order(stages)
+        return Recipe(
+            path=self.path,
+            corpus=written.corpus,
+            seed=written.seed,
+            max_error_share=written.max_error_share,
+            max_errors=written.max_errors,
+            components=dict(sorted(components.items())),
+            stages=stages,
+            digest=digest(raw),
+            text=text,
+        )
+
+    def error(self, at: tuple[str | int, ...], message: str) -> RecipeError:
+        known = at
+        while known and known not in self.lines:
+            known = known[:-1]
+        dotted = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in at).lstrip(".")
+        return RecipeError(f"{self.path}:{self.lines.get(known, 1)}: {dotted + ': ' if dotted else ''}{message}")
+
+    def _note_lines(self, node: yaml.Node, at: tuple[str | int, ...], depth: int = 0) -> None:
+        self.lines.setdefault(at, node.start_mark.line + 1)
+        if depth > 32:
+            raise RecipeError(f"{self.path}:{node.start_mark.line + 1}: nested deeper than a recipe can be")
+        if isinstance(node, yaml.MappingNode):
+            seen: set[str] = set()
+            for key, value in node.value:
+                if key.value in seen:
+                    raise RecipeError(f"{self.path}:{key.start_mark.line + 1}: {key.value!r} stands here twice")
+                seen.add(key.value)
+                self.lines[(*at, key.value)] = key.start_mark.line + 1
+                self._note_lines(value, (*at, key.value), depth + 1)
+        elif isinstance(node, yaml.SequenceNode):
+            for index, value in enumerate(node.value):
+                self._note_lines(value, (*at, index), depth + 1)
+
+    def _validate(self, model: type[Any], raw: Any, at: tuple[str | int, ...]) -> Any:
+        try:
+            return model.model_validate(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = (*at, *first["loc"])
+            known = list(model.model_fields)
+            if first["type"] == "extra_forbidden":
+                raise self.error(where, f"unknown name {first['loc'][-1]!r}{_nearest(str(first['loc'][-1]), known)}") from None
+            if first["type"] == "missing" and first["loc"][-1] == "licence":
+                raise self.error(where[:-1], "a component needs a licence (an SPDX name where there is one)") from None
+            if first["type"] == "missing":
+                raise self.error(where[:-1], f"{first['loc'][-1]!r} is missing") from None
+            raise self.error(where, f"{first['msg']} (here: {first.get('input')!r})") from None
+
+    def _component(self, name: str, raw: Any) -> Component:
+        at = ("components", name)
+        if not COMPONENT_NAME.fullmatch(name):
+            raise self.error(at, "a component's name is lower-case letters, digits, '-' and '_', at most 64")
+        if not isinstance(raw, dict):
+            raise self.error(at, "a component is a mapping with source, format, licence and stages")
+        written = self._validate(_WrittenComponent, raw, at)
+        try:
+            reader_type = find_reader(written.format)
+        except KeyError as error:
+            raise self.error((*at, "format"), str(error.args[0])) from None
+        reader_options = self._validate(reader_type.Options, written.reader, (*at, "reader"))
+        stages = self._stages(written.stages, (*at, "stages"), corpus_wide=False)
+        names = [stage.name for stage in stages]
+        if _yields_pages(written.format, reader_options) and "extraction" not in names:
+            raise self.error(at, f"format {written.format} gives pages, so the stages need `extraction`")
+        before = names[: names.index("extraction")] if "extraction" in names else []
+        if late := [early for early in before if early != "url_filter"]:
+            raise self.error((*at, "stages"), f"{late[0]!r} needs text, and stands before extraction")
+        files = [written.files] if isinstance(written.files, str) else written.files or list(reader_type.default_files)
+        return Component(
+            name=name,
+            source=self.resolve(written.source),
+            written_source=written.source,
+            format=written.format,
+            files=tuple(files),
+            licence=written.licence,
+            snapshot=written.snapshot,
+            priority=written.priority,
+            reader=reader_type(reader_options),
+            reader_options=written.reader,
+            stages=stages,
+        )
+
+    def _stages(self, raw: list[Any], at: tuple[str | int, ...], corpus_wide: bool) -> tuple[StageSpec, ...]:
+        return tuple(self._stage(value, (*at, index), corpus_wide) for index, value in enumerate(raw))
+
+    def _stage(self, raw: Any, at: tuple[str | int, ...], corpus_wide: bool) -> StageSpec:
+        if isinstance(raw, str):
+            name, written = raw, {}
+        elif isinstance(raw, dict) and len(raw) == 1:
+            name, written = next(iter(raw.items()))
+            name, written = str(name), {} if written is None else written
+        else:
+            raise self.error(at, "a stage is a name, or a name with its options: `- language: {keep: [en]}`")
+        if not isinstance(written, dict):
+            raise self.error(at, f"the options of {name} are a mapping")
+        if name in CORPUS_WIDE:
+            if not corpus_wide:
+                raise self.error(at, f"{name} looks at the whole corpus: it stands under the recipe's own `stages`")
+            options_type = CORPUS_WIDE[name]
+        else:
+            try:
+                options_type = registry.find(name).options_type
+            except registry.UnknownStage:
+                known = [*registry.names(), *(CORPUS_WIDE if corpus_wide else ())]
+                raise self.error(at, f"unknown stage {name!r}{_nearest(name, known)}") from None
+        options = self._validate(options_type, written, (*at, name))
+        data = {}
+        for option in _data_options(options_type):
+            value = getattr(options, option)
+            if value is not None:
+                data[option] = self.resolve(value)
+                if not is_remote(data[option]) and not os.path.exists(data[option]):
+                    raise self.error((*at, name, option), f"{data[option]} does not exist")
+        return StageSpec(name, options.model_copy(update=data), _plain(written), data)
+
+    def _check_order(self, stages: tuple[StageSpec, ...]) -> None:
+        last = -1
+        for index, stage in enumerate(stages):
+            place = ONCE_IN_ORDER.index(stage.name) if stage.name in ONCE_IN_ORDER else -1
+            if place == -1 and last >= 0:
+                raise self.error(("stages", index), f"{stage.name} cannot stand after {ONCE_IN_ORDER[last]}")
+            if place != -1 and place != last + 1:
+                order = ", ".join(ONCE_IN_ORDER)
+                raise self.error(("stages", index), f"{stage.name} is out of place: the last stages are {order}, once each in this order")
+            last = max(last, place)
+
+    def resolve(self, path: str) -> str:
+        return path if is_remote(path) else str(self.folder / path)
+
+
+def _yields_pages(format: str, options: Options) -> bool:
+    return format in ("warc", "folder") or getattr(options, "html_field", None) is not None
+
+
+def _data_options(options_type: type[Options]) -> Iterator[str]:
+    for name, field in options_type.model_fields.items():
+        if any(isinstance(mark, DataFile) for mark in field.metadata) or _names_a_file(field.annotation):
+            yield name
+
+
+def _names_a_file(annotation: Any) -> bool:
+    marks = getattr(annotation, "__metadata__", ())
+    return any(isinstance(mark, DataFile) for mark in marks) or any(_names_a_file(inner) for inner in get_args(annotation))
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(known))}"
+
+
+def _plain(value: Any) -> Any:
+    """YAML's dates become the text they were, so that every recipe has a canonical JSON."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+

@@ -1,0 +1,172 @@
+"""Row-local steps: read, look at each document alone, write what is kept and why the rest is not.
+
+`read_and_decide` reads input files or an earlier step's documents, applies fused stages and may end by measuring a filter
+block; `apply_rules` re-decides a block from its stored signals, without looking at a text again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from manifests.identity import printed_ids
+from manifests.rules import Rule
+from manifests.schemas import signals_schema
+from manifests.storage import AtomicWriter, Folder
+from pipeline import documents
+from pipeline.decisions import Applied
+from pipeline.documents import CATALOGUE, STORED
+from pipeline.inputs import HashingStream, Slice, check_unchanged, input_record
+from pipeline.receipts import State
+from pipeline.shuffle import IPC
+from pipeline.work import Task
+from stages import registry
+from stages.readers import find_reader
+from stages.stage import Filter, Stage
+
+
+
+def build(spec: dict[str, Any]) -> Any:
+    """A stage or filter from {"name", "options"}; options were validated when the recipe was read."""
+    implementation = registry.find(spec["name"])
+    return implementation(implementation.options_type.model_validate(spec["options"]))
+
+
+def read_and_decide(task: Task) -> None:
+    """inputs: `slices` and `source` of a component, or `state` of an earlier part; `stages`; `filters` with their `block`."""
+    specs, filter_specs = task.inputs["stages"], task.inputs["filters"]
+    applied = Applied(task.work.step)
+    with contextlib.ExitStack() as stack:
+        stages: list[Stage[Any]] = []
+        for spec in specs:
+            stage = build(spec)
+            stack.callback(stage.close)
+            stages.append(stage)
+        filters: list[Filter[Any]] = [build(spec) for spec in filter_specs]
+        block = task.arguments.get("block")
+        for name in _stage_names(task, stages, block):
+            applied.expect(name)
+        kept = stack.enter_context(_Stream(task, "documents", STORED))
+        catalogue = stack.enter_context(_Stream(task, "catalogue", CATALOGUE)) if "slices" in task.inputs else None
+        signals = None
+        if filters:
+            schema = signals_schema({name: type_ for one in filters for name, type_ in one.signals.items()})
+            signals = stack.enter_context(_Stream(task, "signals", schema))
+        records = 0
+        for batch in _batches(task):
+            if catalogue is not None:
+                catalogue.write(batch.select(CATALOGUE.names))
+                numbers = pa.array(np.arange(records, records + batch.num_rows, dtype=np.int64))
+                records += batch.num_rows
+                batch = applied.losses(batch.append_column("row", numbers))
+            for stage in stages:
+                if batch.num_rows:
+                    batch = applied.stage(stage, batch)
+            if batch.num_rows and signals is not None:
+                batch, measured = applied.measure(filters, f"{block}.measure", batch)
+                columns = {name: batch[name] for name in ("component", "file", "position")}
+                arrays = {"id": printed_ids(batch), **columns, **measured}
+                signals.write(pa.record_batch([arrays[name] for name in signals.schema.names], schema=signals.schema))
+            if batch.num_rows:
+                kept.write(_stored(batch))
+        reports = {stage.name: stage.report() for stage in stages}
+    task.receipt.values["reports"] = {name: report for name, report in reports.items() if report}
+    write_logs(task, applied)
+    rows = task.receipt.files["documents"].rows
+    task.receipt.state = State(documents=task.file("documents.arrow"), rows=rows, documents_kept=rows)
+
+
+def apply_rules(task: Task) -> None:
+    """inputs: `state` and `signals` of the measuring part; arguments: `block` and `rules`."""
+    rules = [Rule.model_validate(rule) for rule in task.arguments["rules"]]
+    block = task.arguments["block"]
+    state = State.model_validate(task.inputs["state"])
+    applied = Applied(task.work.step)
+    applied.expect(block)
+    kept = []
+    with task.corpus.open(task.inputs["signals"]) as file, pa.ipc.open_file(file) as reader:
+        columns = ["component", "file", "position", "url", "language"]
+        for index, (rows, batch) in enumerate(documents.read_state(task.corpus, state, columns)):
+            signals = pa.Table.from_batches([reader.get_batch(index)])
+            kept.append(rows[applied.rules(block, rules, batch, signals)])
+    write_logs(task, applied)
+    survivors = np.concatenate(kept) if kept else np.zeros(0, dtype=np.int64)
+    narrow(task, state, survivors)
+
+
+def narrow(task: Task, state: State, survivors: np.ndarray) -> None:
+    """Commits that of `state` only the rows `survivors` (numbers within its documents file) are left."""
+    written = documents.write_kept(task.corpus, task.file("kept.arrow"), survivors)
+    task.receipt.add("kept", written, len(survivors))
+    task.receipt.state = State(documents=state.documents, kept=written.path, rows=state.rows, documents_kept=len(survivors))
+
+
+def write_logs(task: Task, applied: Applied) -> None:
+    """Writes the part's removals and edits and puts counts and errors on its receipt."""
+    for role, table in (("removals", applied.removals()), ("edits", applied.edits())):
+        written = documents.write_table(task.corpus, task.file(f"{role}.arrow"), table)
+        task.receipt.add(role, written, table.num_rows)
+    task.receipt.counts = list(applied.counts.values())
+    task.receipt.errors = applied.errors
+
+
+class _Stream:
+    """An Arrow IPC file that grows batch by batch and enters the receipt when it is complete."""
+
+    def __init__(self, task: Task, role: str, schema: pa.Schema) -> None:
+        self.task, self.role, self.schema, self.rows = task, role, schema, 0
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> _Stream:
+        self.out: AtomicWriter = self._stack.enter_context(self.task.corpus.writer(self.task.file(f"{self.role}.arrow")))
+        self.sink = self._stack.enter_context(pa.ipc.new_file(self.out, self.schema, options=IPC))
+        return self
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.sink.write_batch(batch.cast(self.schema) if batch.schema != self.schema else batch)
+        self.rows += batch.num_rows
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        swallowed = self._stack.__exit__(*exception)
+        if exception[0] is None:
+            self.task.receipt.add(self.role, self.out.written, self.rows)
+        return swallowed
+
+
+def _stage_names(task: Task, stages: list[Stage[Any]], block: str | None) -> list[str]:
+    read = ["read"] if "slices" in task.inputs else []
+    return [*read, *(stage.name for stage in stages), *([f"{block}.measure"] if block else [])]
+
+
+def _batches(task: Task) -> Iterator[pa.RecordBatch]:
+    if "state" in task.inputs:
+        for _, batch in documents.read_state(task.corpus, State.model_validate(task.inputs["state"])):
+            yield batch
+        return
+    component = task.inputs["component"]
+    reader_type = find_reader(task.inputs["format"])
+    reader = reader_type(reader_type.Options.model_validate(task.inputs["reader"]))
+    folder = Folder(task.inputs["source"])
+    skipped: Counter[str] = Counter()
+    for raw in task.inputs["slices"]:
+        planned = Slice(**{**raw, "row_groups": tuple(raw["row_groups"]) if raw["row_groups"] else None})
+        check_unchanged(folder, planned)
+        with folder.open(planned.path) as file:
+            stream = HashingStream(file)
+            groups = range(*planned.row_groups) if planned.row_groups else None
+            yield from reader.read(stream, component, planned.path, skipped, groups)
+            task.receipt.inputs.append(input_record(planned, *stream.finish()))
+        check_unchanged(folder, planned)
+    task.receipt.skipped = dict(sorted(skipped.items()))
+
+
+def _stored(batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [
+        batch[field.name] if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type) for field in STORED
+    ]
+    return pa.record_batch([column.cast(field.type) for column, field in zip(columns, STORED, strict=True)], schema=STORED)

@@ -1,0 +1,153 @@
+"""Running a recipe: step after step, part by part, resuming where an earlier run ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from manifests.manifest import MANIFEST, Manifest, ManifestError
+from manifests.storage import Folder
+from pipeline import lock, receipts
+from pipeline.execution import Executor
+from pipeline.finish import finish
+from pipeline.inputs import PART_BYTES
+from pipeline.plan import Done, Plan, Step, make_plan
+from pipeline.progress import Progress
+from pipeline.receipts import Receipt
+from pipeline.recipe import Recipe
+from pipeline.work import Work
+
+SHOWN_FAILURES = 5
+
+
+class RunFailed(Exception):
+    """A run that ended incomplete: which parts, why, and how to go on."""
+
+
+@dataclass
+class StepReport:
+    """A step as `corpusmill plan` shows it; `parts` is None where it follows from counts that are not there yet."""
+
+    step: Step
+    parts: int | None
+    finished: int = 0
+
+
+@dataclass
+class Result:
+    manifest: Manifest
+    ran: dict[str, int] = field(default_factory=dict)
+    """Step → parts that ran now; the others were done before."""
+
+
+def run(recipe: Recipe, corpus: Folder, executor: Executor, progress: Progress, part_bytes: int = PART_BYTES) -> Result:
+    """Builds the corpus and returns its manifest. RunFailed when a part cannot be done; starting again goes on from there."""
+    started = time.time()
+    with lock.exclusive(corpus):
+        plan = make_plan(recipe, part_bytes)
+        done: Done = {}
+        ran: dict[str, int] = {}
+        for step in plan.steps:
+            done[step.name], ran[step.name] = _run_step(step, done, corpus, executor, progress, recipe)
+        if not any(ran.values()) and (manifest := _finished_before(corpus, recipe, plan, done)) is not None:
+            return Result(manifest, ran)
+        progress.line("writing the manifest")
+        manifest = finish(
+            corpus,
+            plan,
+            done,
+            {
+                "started": round(started, 3),
+                "ended": round(time.time(), 3),
+                "host": socket.gethostname(),
+                "process": os.getpid(),
+                "parts": len(plan.parts),
+                "parts_run": sum(ran.values()),
+            },
+        )
+        return Result(manifest, ran)
+
+
+def survey(recipe: Recipe, corpus: Folder, part_bytes: int = PART_BYTES) -> list[StepReport]:
+    """What is done and what will run, without running anything."""
+    plan = make_plan(recipe, part_bytes)
+    done: Done = {}
+    reports = []
+    for step in plan.steps:
+        if any(need not in done for need in step.needs):
+            reports.append(StepReport(step, None))
+            continue
+        works = step.works(done)
+        prints = [work.fingerprint for work in works]
+        found = receipts.finished(corpus, step.name, prints)
+        reports.append(StepReport(step, len(works), len(found)))
+        if len(found) == len(works):
+            done[step.name] = [found[one] for one in prints]
+    return reports
+
+
+def _run_step(
+    step: Step, done: Done, corpus: Folder, executor: Executor, progress: Progress, recipe: Recipe
+) -> tuple[list[Receipt], int]:
+    works = step.works(done)
+    prints = [work.fingerprint for work in works]
+    found = receipts.finished(corpus, step.name, prints)
+    todo = [work for work, one in zip(works, prints, strict=True) if one not in found]
+    if todo:
+        failures: list[tuple[Work, str]] = []
+        with progress.step(step.name, step.about, len(works), len(works) - len(todo)) as bar:
+            for outcome in executor.run(corpus.url, todo):
+                if outcome.receipt is None:
+                    failures.append((outcome.work, outcome.error or "unknown"))
+                    progress.failure(step.name, outcome.work.part, outcome.error or "", outcome.trace)
+                else:
+                    found[outcome.receipt.fingerprint] = outcome.receipt
+                    bar.advance(outcome.receipt)
+        if failures:
+            raise RunFailed(_failure_text(step, failures, len(works)))
+    ordered = [found[one] for one in prints]
+    _check_errors(step, ordered, recipe)
+    if step.check is not None:
+        step.check(ordered)
+    return ordered, len(todo)
+
+
+def _check_errors(step: Step, ordered: list[Receipt], recipe: Recipe) -> None:
+    """A bug in a stage must not empty a corpus successfully: too many crashes, time-outs and exceptions fail the run."""
+    broken: Counter[str] = Counter(error["stage"] for receipt in ordered for error in receipt.errors)
+    documents: Counter[str] = Counter()
+    for receipt in ordered:
+        for count in receipt.counts:
+            documents[count.stage] += count.documents_in
+    for stage, number in broken.items():
+        if number > recipe.max_errors and number > recipe.max_error_share * documents[stage]:
+            example = next(error for receipt in ordered for error in receipt.errors if error["stage"] == stage)
+            raise RunFailed(
+                f"{step.name}: stage {stage} broke on {number} of {documents[stage]} documents, more than max_error_share "
+                f"{recipe.max_error_share:g} allows; the first: {example['id']}: {example['rule']}: {example['detail']}"
+            )
+
+
+def _finished_before(corpus: Folder, recipe: Recipe, plan: Plan, done: Done) -> Manifest | None:
+    """The manifest that is there, if it is of this recipe and these very parts."""
+    if not corpus.exists(MANIFEST):
+        return None
+    try:
+        manifest = Manifest.load(corpus)
+    except ManifestError:
+        return None
+    listed = [one["path"] for one in manifest.run.get("receipts", [])]
+    wanted = [receipts.receipt_name(one.step, one.fingerprint) for step in plan.steps for one in done[step.name]]
+    return manifest if listed == wanted and manifest.content.recipe_sha256 == recipe.digest else None
+
+
+def _failure_text(step: Step, failures: list[tuple[Work, str]], parts: int) -> str:
+    lines = [f"{step.name}: {len(failures)} of {parts} parts failed:"]
+    lines += [f"  {work.part}: {error}" for work, error in failures[:SHOWN_FAILURES]]
+    if len(failures) > SHOWN_FAILURES:
+        lines.append(f"  and {len(failures) - SHOWN_FAILURES} more")
+    lines.append("what is finished is kept: mend the cause and start the same command again to go on")
+    return "\n".join(lines)

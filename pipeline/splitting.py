@@ -1,0 +1,57 @@
+"""The split step: every surviving document gets a split and the id that names its cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pyarrow as pa
+
+from manifests.identity import printed_ids
+from pipeline import documents, shuffle
+from pipeline.near_duplicates import GROUPED
+from pipeline.receipts import State
+from pipeline.work import Task
+from stages.split import assign
+
+SPLIT = pa.schema(
+    [
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("split", pa.string(), nullable=False),
+        pa.field("cluster", pa.string(), nullable=False),
+    ]
+)
+
+
+def assign_splits(task: Task) -> None:
+    """inputs: `state`, `groups` (files), `index` of the part; arguments: `seed`, `shares`.
+
+    The receipt's values have documents and UTF-8 bytes by split.
+    """
+    state = State.model_validate(task.inputs["state"])
+    grouped = pa.concat_tables(
+        [GROUPED.empty_table(), *(rows for _, rows in shuffle.gather(task.corpus, task.inputs["groups"], task.inputs["index"]))]
+    )
+    cluster_of = dict(zip(grouped["row"].to_pylist(), grouped["cluster"].to_pylist(), strict=True))
+    tables, count, size = [SPLIT.empty_table()], Counter[str](), Counter[str]()
+    for rows, batch in documents.read_state(task.corpus, state, ["component", "file", "position", "text"]):
+        clusters = [cluster_of.get(row, own) for row, own in zip(rows.tolist(), printed_ids(batch).to_pylist(), strict=True)]
+        splits = assign(clusters, task.arguments["seed"], task.arguments["shares"])
+        tables.append(pa.table([pa.array(rows), pa.array(splits), pa.array(clusters)], schema=SPLIT))
+        count.update(splits)
+        for split, length in zip(splits, documents.text_bytes(batch["text"]).tolist(), strict=True):
+            size[split] += length
+    table = pa.concat_tables(tables)
+    task.receipt.add("split", documents.write_table(task.corpus, task.file("split.arrow"), table), table.num_rows)
+    task.receipt.values = {"documents": dict(sorted(count.items())), "bytes": dict(sorted(size.items()))}
+    task.receipt.state = state
+
+
+def splits_of(corpus: documents.Folder, name: str, rows: np.ndarray) -> pa.Table:
+    """split and cluster of documents by their rows, which the split file of their part must have."""
+    table = documents.read_table(corpus, name)
+    known = table["row"].to_numpy()
+    at = np.searchsorted(known, rows)
+    if len(rows) and (at.max() >= len(known) or not np.array_equal(known[at], rows)):
+        raise documents.StateError(f"{name} does not have every document of its part")
+    return table.take(pa.array(at))

@@ -1,0 +1,202 @@
+"""From split documents to shards: sample, train the tokenizer, encode per part, pack per shard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from manifests.identity import printed_ids
+from manifests.manifest import SPLITS
+from manifests.storage import Folder
+from pipeline import documents, shuffle
+from pipeline.receipts import State
+from pipeline.splitting import splits_of
+from pipeline.work import Task
+from stages.shards import check_shard, document_offsets, order_keys, pack_shard, shard_count, shard_of
+from stages.tokenizer import Encoder, TokenizerOptions, sample_key, train_tokenizer
+
+BYTES_PER_TOKEN = 4
+"""What a shard's number of tokens is planned with, before anything is encoded."""
+SAMPLE_MARGIN = 1.2
+"""Each part offers this much more than its share of the sample, so that the merged sample fills its budget."""
+SAMPLE = pa.schema(
+    [
+        pa.field("key", pa.uint64(), nullable=False),
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("text", pa.large_string(), nullable=False),
+    ]
+)
+PLACED = pa.schema(
+    [
+        pa.field("ordinal", pa.int64(), nullable=False),
+        pa.field("shard", pa.string(), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("tokens", pa.int64(), nullable=False),
+    ]
+)
+
+
+def sample(task: Task) -> None:
+    """Per part: training documents with the smallest keys, each cut to the cap. inputs: `state`, `split`; arguments: `seed`,
+    `share` of the documents that is offered, `cap` in bytes of UTF-8."""
+    state = State.model_validate(task.inputs["state"])
+    bound = int(min(1.0, task.arguments["share"]) * (2**64 - 1))
+    tables = [SAMPLE.empty_table()]
+    for rows, batch in documents.read_state(task.corpus, state, ["component", "file", "position", "text"]):
+        train = np.array([split == SPLITS[0] for split in splits_of(task.corpus, task.inputs["split"], rows)["split"].to_pylist()])
+        ids = printed_ids(batch).to_pylist()
+        keys = [sample_key(task.arguments["seed"], one) for one in ids]
+        chosen = [row for row in np.flatnonzero(train).tolist() if keys[row] <= bound]
+        if chosen:
+            texts = [cut(batch["text"][row].as_py(), task.arguments["cap"]) for row in chosen]
+            columns = [pa.array([keys[row] for row in chosen], pa.uint64()), pa.array([ids[row] for row in chosen])]
+            tables.append(pa.table([*columns, pa.array(texts, pa.large_string())], schema=SAMPLE))
+    table = pa.concat_tables(tables).sort_by([("key", "ascending"), ("id", "ascending")])
+    task.receipt.add("sample", documents.write_table(task.corpus, task.file("sample.arrow"), table), table.num_rows)
+
+
+def cut(text: str, cap: int) -> str:
+    """`text` cut to at most `cap` bytes of UTF-8, between characters."""
+    data = text.encode()
+    return text if len(data) <= cap else data[:cap].decode(errors="ignore")
+
+
+def make_tokenizer(task: Task) -> None:
+    """Trains on the merged sample, or takes the given file. inputs: `samples` (files), `file` or None; arguments: `options`."""
+    options = TokenizerOptions.model_validate(task.inputs["options"])
+    record: dict[str, Any] = {}
+    if options.file is not None:
+        text = read_input(options.file).decode()
+    else:
+        merged = pa.concat_tables([SAMPLE.empty_table(), *(documents.read_table(task.corpus, name) for name in task.inputs["samples"])])
+        merged = merged.sort_by([("key", "ascending"), ("id", "ascending")])
+        lengths = documents.text_bytes(merged["text"])
+        count = int(np.searchsorted(np.cumsum(lengths), options.sample_bytes, side="right"))
+        count = min(max(count, 1), merged.num_rows)
+        text = train_tokenizer((scalar.as_py() for scalar in merged["text"][:count]), options)
+        record = {"documents": count, "bytes": int(lengths[:count].sum())}
+    encoder = Encoder(text, options.bos)
+    task.receipt.add("tokenizer", task.corpus.write(task.file("tokenizer.json"), text.encode()), 1)
+    task.receipt.values = {
+        "vocabulary": encoder.vocabulary,
+        "dtype": np.dtype(encoder.dtype).name,
+        "bos_id": encoder.bos_id,
+        "special_tokens": encoder.special_tokens,
+        "training": record,
+    }
+
+
+def encode(task: Task) -> None:
+    """Per part: tokens, shuffled by shard. inputs: `state`, `split`, `tokenizer`, `base` (the part's first record number in its
+    component); arguments: `seed`, `shards` (split → number of shards)."""
+    state = State.model_validate(task.inputs["state"])
+    encoder = Encoder(task.corpus.read(task.inputs["tokenizer"]).decode(), task.inputs["bos"])
+    schema = encoded_schema(np.dtype(encoder.dtype))
+    first_shard = shard_starts(task.arguments["shards"])
+    tables, partitions = [schema.empty_table()], [np.zeros(0, dtype=np.int64)]
+    columns = ["row", "component", "file", "position", "text"]
+    for rows, batch in documents.read_state(task.corpus, state, columns):
+        splits = splits_of(task.corpus, task.inputs["split"], rows)["split"].to_pylist()
+        ids = printed_ids(batch)
+        keys = order_keys(task.arguments["seed"], ids)
+        offsets, tokens = encoder.encode(batch["text"])
+        lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(tokens, schema.field("tokens").type.value_type))
+        ordinal = pa.array(task.inputs["base"] + batch["row"].to_numpy())
+        size = pa.array(documents.text_bytes(batch["text"]))
+        tables.append(pa.table([ids, pa.array(keys), ordinal, size, lists], schema=schema))
+        shards = np.array([task.arguments["shards"][split] for split in splits], dtype=np.int64)
+        shard = np.zeros(len(rows), dtype=np.int64)
+        for count in np.unique(shards).tolist():
+            mine = shards == count
+            shard[mine] = shard_of(keys[mine], count)
+        partitions.append(np.array([first_shard[split] for split in splits], dtype=np.int64) + shard)
+    table = pa.concat_tables(tables)
+    total = sum(task.arguments["shards"].values())
+    written = shuffle.write_partitions(task.corpus, task.file("tokens.shuffle"), table, np.concatenate(partitions), total)
+    task.receipt.add("tokens", written, table.num_rows)
+    task.receipt.state = state
+
+
+def pack(task: Task) -> None:
+    """Per shard: the flat file and its index. inputs: `tokens` (files), `chunks` (number of log files of the component);
+    arguments: `component`, `split`, `number`, `partition`, `vocabulary`, `dtype`, `log_rows`."""
+    arguments = task.arguments
+    dtype = np.dtype(arguments["dtype"]).newbyteorder("<")
+    found = [rows for _, rows in shuffle.gather(task.corpus, task.inputs["tokens"], arguments["partition"])]
+    table = pa.concat_tables([encoded_schema(dtype).empty_table(), *found])
+    flat = table["tokens"].combine_chunks()
+    lists = flat.chunk(0) if isinstance(flat, pa.ChunkedArray) and flat.num_chunks == 1 else flat
+    lengths = lists.value_lengths().to_numpy() if len(lists) else np.zeros(0, dtype=np.int64)
+    tokens = lists.flatten().to_numpy() if len(lists) else np.zeros(0, dtype=dtype)
+    packed, index = pack_shard(table["id"], table["key"].to_numpy(), document_offsets(lengths), tokens, table["bytes"].to_numpy())
+    name = shard_name(arguments["component"], arguments["split"], arguments["number"])
+    check_shard(packed, arguments["vocabulary"], name)
+    data = np.ascontiguousarray(packed, dtype=dtype)
+    task.receipt.add("shard", task.corpus.write(task.file("shard.bin"), data.tobytes()), len(packed))
+    task.receipt.add("index", write_parquet(task.corpus, task.file("shard.parquet"), index), index.num_rows)
+    ordinal_of = dict(zip(table["id"].to_pylist(), table["ordinal"].to_pylist(), strict=True))
+    ordinal = np.array([ordinal_of[one] for one in index["id"].to_pylist()], dtype=np.int64)
+    placed = pa.table([pa.array(ordinal), pa.array([name] * len(ordinal), pa.string()), index["start"], index["tokens"]], schema=PLACED)
+    written = shuffle.write_partitions(
+        task.corpus, task.file("placed.shuffle"), placed, ordinal // arguments["log_rows"], task.inputs["chunks"]
+    )
+    task.receipt.add("placed", written, placed.num_rows)
+    task.receipt.values = {
+        "path": name,
+        "component": arguments["component"],
+        "split": arguments["split"],
+        "tokens": len(packed),
+        "documents": index.num_rows,
+        "text_bytes": int(table["bytes"].to_numpy().sum()),
+    }
+
+
+def shard_counts(documents_in: dict[str, int], split_bytes: dict[str, int], target_tokens: int) -> dict[str, int]:
+    """Split → number of shards for one component, from its documents and UTF-8 bytes by split; 0 where there is no document."""
+    return {
+        split: shard_count(split_bytes.get(split, 0) // BYTES_PER_TOKEN, target_tokens) if documents_in.get(split) else 0
+        for split in SPLITS
+    }
+
+
+def shard_starts(shards: dict[str, int]) -> dict[str, int]:
+    """Split → number of its first shard among all shards of the component."""
+    starts, total = {}, 0
+    for split in SPLITS:
+        starts[split] = total
+        total += shards[split]
+    return starts
+
+
+def shard_name(component: str, split: str, number: int) -> str:
+    return f"tokens/{component}/{split}/{number:05d}.bin"
+
+
+def encoded_schema(dtype: np.dtype) -> pa.Schema:
+    return pa.schema(
+        [
+            pa.field("id", pa.string(), nullable=False),
+            pa.field("key", pa.uint64(), nullable=False),
+            pa.field("ordinal", pa.int64(), nullable=False),
+            pa.field("bytes", pa.int64(), nullable=False),
+            pa.field("tokens", pa.large_list(pa.from_numpy_dtype(dtype.newbyteorder("="))), nullable=False),
+        ]
+    )
+
+
+def write_parquet(corpus: Folder, name: str, table: pa.Table) -> Any:
+    """Parquet whose bytes depend on the rows alone; returns what was written."""
+    with corpus.writer(name) as out:
+        pq.write_table(table.combine_chunks(), out, compression="zstd", row_group_size=65_536, write_page_index=True)
+    return out.written
+
+
+def read_input(path: str) -> bytes:
+    """A whole file that the recipe names."""
+    parent, _, name = path.rpartition("/")
+    return Folder(parent or "/").read(name)
+
+
