@@ -31,9 +31,9 @@ def host_of(url: str | None) -> str | None:
             if not _PORT.match(rest):
                 return None
             rest = scheme[0][:-1]
-    elif not rest.startswith("//"):
-        if rest.startswith("/") or "." not in _AUTHORITY_END.split(rest, maxsplit=1)[0]:
-            return None
+    elif not rest.startswith("//") and (rest.startswith("/") or "." not in _AUTHORITY_END.split(rest, maxsplit=1)[0]):
+        # A path, or a word.
+        return None
     host = _AUTHORITY_END.split(rest.lstrip("/\\"), maxsplit=1)[0].rpartition("@")[2]
     if host.startswith("["):
         address = host[1:].partition("]")[0].lower()

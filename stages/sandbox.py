@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
+import gc
 import importlib
 import json
 import math
@@ -323,15 +325,19 @@ class _Nursery:
         arguments = [sys.executable, "-m", "stages.sandbox", function, settings, str(theirs.fileno()), str(os.getpid())]
         with tempfile.TemporaryFile() as complaints:
             try:
-                self.process = _starter().submit(
-                    subprocess.Popen,
-                    arguments,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=complaints,
-                    pass_fds=[theirs.fileno()],
-                    env=environment,
-                ).result()
+                self.process = (
+                    _starter()
+                    .submit(
+                        subprocess.Popen,
+                        arguments,
+                        stdin=subprocess.DEVNULL,
+                        stdout=subprocess.DEVNULL,
+                        stderr=complaints,
+                        pass_fds=[theirs.fileno()],
+                        env=environment,
+                    )
+                    .result()
+                )
             finally:
                 theirs.close()
             try:
@@ -443,8 +449,6 @@ def _signal_name(number: int) -> str:
 
 
 def _set_pipe_size(handle: int) -> None:
-    import fcntl
-
     fcntl.fcntl(handle, _F_SETPIPE_SZ, PIPE_BYTES)
 
 
@@ -458,6 +462,9 @@ def main(arguments: Sequence[str]) -> None:
     control = socket.socket(fileno=int(control_handle))
     module, _, attribute = function.partition(":")
     work: Work = getattr(importlib.import_module(module), attribute)(json.loads(settings))
+    # What is imported now is never collected in a child, so that its pages of memory stay shared.
+    gc.collect()
+    gc.freeze()
     control.sendall(b"+")
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)

@@ -15,7 +15,7 @@ import pytest
 
 from stages.sandbox import Outcome, Sandbox, SandboxError
 
-WORK = '''
+WORK = """
 import mmap, os, signal, sys, time
 
 def orders(settings):
@@ -66,7 +66,7 @@ def once(settings):
 
 def broken(settings):
     raise RuntimeError("this model file is missing")
-'''
+"""
 
 
 @pytest.fixture

@@ -1,0 +1,258 @@
+"""Pages become text: bytes are decoded once (`stages.charset`), HTML goes through trafilatura, plain text stays as it is.
+
+Every page is handled in the sandbox, so that one which crashes the parser, hangs it or eats its memory is removed by name and
+the others stay. Limits that decide are measured on the page alone and come first: bytes, start tags, nesting. The sandbox's
+deadline and memory cap lie far above them, and only catch what nobody foresaw.
+
+The text of HTML is in Unicode normal form C and free of control characters (trafilatura does so); lines end in `\\n`. The
+same page gives the same text whatever came before it: trafilatura's process-wide deduplication is never on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from stages import charset
+from stages.personal_data import scrub
+from stages.sandbox import DEFAULT_CPU_SECONDS, DEFAULT_MEMORY_BYTES, Outcome, Sandbox
+from stages.stage import Options, Stage, Verdict
+
+DEEPEST_PARSED = 2_000
+"""libxml2 gives up at 2,048 levels (256 without `huge_tree`), and then drops the inner text and all after it without an error."""
+BATCH_BYTES = 32 << 20
+"""So many bytes of pages are handed to the sandbox at once."""
+
+
+class ExtractionOptions(Options):
+    """Defaults are those with which FineWeb ran trafilatura (`favor: precision`), comments and deduplication off."""
+
+    favor: Literal["precision", "balanced", "recall"] = "precision"
+    fast: bool = Field(False, description="skip trafilatura's comparison with readability and jusText")
+    include_tables: bool = True
+    include_links: bool = False
+    include_images: bool = False
+    include_formatting: bool = Field(False, description="keep emphasis and headings as Markdown")
+    max_bytes: int = Field(20_000_000, gt=0, description="of the page, transfer and content codings undone")
+    max_elements: int = Field(200_000, gt=0, description="start tags in a page of HTML")
+    max_depth: int = Field(DEEPEST_PARSED, gt=0, le=DEEPEST_PARSED, description="levels of nested elements")
+    cpu_seconds: int = Field(DEFAULT_CPU_SECONDS, gt=0, description="backstop of the sandbox, for one page")
+    memory_bytes: int = Field(DEFAULT_MEMORY_BYTES, ge=256 << 20, description="backstop of the sandbox")
+
+
+class Extraction(Stage[ExtractionOptions]):
+    """Gives RECORDS rows their `text`. Rows that have one already pass through as they are."""
+
+    name = "extraction"
+    version = 1
+    options_type: ClassVar[type[Options]] = ExtractionOptions
+    libraries = ("trafilatura", "lxml", "lxml_html_clean", "justext", "chardet")
+    removal_rules = (
+        "extraction.too_large",
+        "extraction.too_many_elements",
+        "extraction.too_deep",
+        "extraction.undecodable",
+        "extraction.empty",
+        "extraction.crash",
+        "extraction.timeout",
+        "extraction.memory",
+        "extraction.error",
+    )
+    columns = ("text",)
+
+    def __init__(self, options: ExtractionOptions) -> None:
+        super().__init__(options)
+        settings = options.model_dump(exclude={"cpu_seconds", "memory_bytes", "max_bytes"})
+        self.sandbox = Sandbox(
+            "stages.extraction:extractor", settings, memory_bytes=options.memory_bytes, cpu_seconds=options.cpu_seconds
+        )
+
+    def decide(self, batch: pa.RecordBatch) -> Verdict:
+        verdict = Verdict.keep_all(batch.num_rows)
+        verdict.value = np.full(batch.num_rows, np.nan)
+        verdict.threshold = np.full(batch.num_rows, np.nan)
+        verdict.detail = [None] * batch.num_rows
+        texts: list[str | None] = batch["text"].to_pylist()
+        payloads, types, charsets = (batch[name] for name in ("payload", "media_type", "charset"))
+        rows: list[int] = []
+        pages: list[bytes] = []
+        waiting = 0
+        for row, text in enumerate(texts):
+            if text is not None:
+                continue
+            payload = payloads[row]
+            size = len(payload.as_buffer()) if payload.is_valid else 0
+            if size > self.options.max_bytes:
+                self._remove(verdict, row, "too_large", size, self.options.max_bytes)
+                continue
+            rows.append(row)
+            pages.append(_page(payload.as_py() or b"", types[row].as_py(), charsets[row].as_py()))
+            waiting += size
+            if waiting > BATCH_BYTES:
+                self._extract(verdict, texts, rows, pages)
+                rows, pages, waiting = [], [], 0
+        self._extract(verdict, texts, rows, pages)
+        verdict.columns["text"] = pa.array(texts, pa.large_string())
+        return verdict
+
+    def close(self) -> None:
+        self.sandbox.close()
+
+    def _extract(self, verdict: Verdict, texts: list[str | None], rows: list[int], pages: list[bytes]) -> None:
+        for row, outcome in zip(rows, self.sandbox.run(pages), strict=True):
+            if outcome.result is None:
+                self._fail(verdict, row, outcome)
+            elif outcome.result[:1] == _TEXT:
+                texts[row] = outcome.result[1:].decode("utf-8")
+            else:
+                rule, value = json.loads(outcome.result[1:])
+                limit = {"too_many_elements": self.options.max_elements, "too_deep": self.options.max_depth}.get(rule)
+                self._remove(verdict, row, rule, value, limit)
+
+    def _fail(self, verdict: Verdict, row: int, outcome: Outcome) -> None:
+        assert outcome.failure is not None and verdict.detail is not None
+        limits = {"timeout": self.options.cpu_seconds, "memory": self.options.memory_bytes}
+        self._remove(verdict, row, outcome.failure, None, limits.get(outcome.failure))
+        verdict.detail[row] = scrub(outcome.detail or "")
+
+    def _remove(self, verdict: Verdict, row: int, rule: str, value: float | None, threshold: float | None) -> None:
+        assert verdict.value is not None and verdict.threshold is not None
+        verdict.rule[row] = self.removal_rules.index(f"extraction.{rule}")
+        verdict.value[row] = np.nan if value is None else value
+        verdict.threshold[row] = np.nan if threshold is None else threshold
+
+
+_TEXT, _RULE = b"t", b"r"
+
+
+def _page(payload: bytes, media_type: str | None, transport: str | None) -> bytes:
+    return b"".join((json.dumps([media_type, transport]).encode("ascii"), b"\n", payload))
+
+
+# What follows runs in the sandbox.
+
+
+def extractor(settings: dict[str, Any]) -> Callable[[bytes], bytes]:
+    """The function of the sandbox: from a page to its text, or to the rule that removes it."""
+    # Imported here, once and before any page: the pipeline's own process never parses one.
+    from lxml.html import HTMLParser, document_fromstring
+    from trafilatura import extract
+    from trafilatura.settings import Extractor
+
+    options = Extractor(
+        output_format="txt",
+        fast=settings["fast"],
+        precision=settings["favor"] == "precision",
+        recall=settings["favor"] == "recall",
+        comments=False,
+        formatting=settings["include_formatting"],
+        links=settings["include_links"],
+        images=settings["include_images"],
+        tables=settings["include_tables"],
+        dedup=False,
+    )
+    refusals = _Refusals()
+    core = logging.getLogger("trafilatura.core")
+    core.addHandler(refusals)
+    core.setLevel(logging.DEBUG)
+    core.propagate = False
+    logging.disable(logging.NOTSET)
+    logging.getLogger().addHandler(logging.NullHandler())
+
+    def text_of(page: bytes) -> bytes:
+        head, _, payload = page.partition(b"\n")
+        media_type, transport = json.loads(head)
+        decoded = charset.decode(payload, transport)
+        if decoded is None:
+            return _removed("undecodable")
+        if not _is_markup(decoded.text, media_type):
+            text = decoded.text.replace("\r\n", "\n").replace("\r", "\n")
+            return _kept(text) if text.strip() else _removed("empty", 0)
+        elements = len(_START_TAG.findall(decoded.text))
+        if elements > settings["max_elements"]:
+            return _removed("too_many_elements", elements)
+        # A parser of our own: the text is UTF-8 whatever the page says of itself, and 2,000 levels are read instead of 256.
+        parser = HTMLParser(
+            encoding="utf-8", huge_tree=True, collect_ids=False, default_doctype=False, remove_comments=True, remove_pis=True
+        )
+        source = _INVALID_IN_XML.sub("", decoded.text).encode("utf-8")
+        tree = document_fromstring(source, parser=parser, ensure_head_body=False) if _has_content(source) else None
+        if tree is None:
+            return _removed("empty", 0)
+        depth = _depth(tree)
+        if depth > settings["max_depth"]:
+            return _removed("too_deep", depth)
+        refusals.messages.clear()
+        extracted: str | None = extract(tree, options=options)
+        if extracted is None and not any(message.startswith(_NOTHING_FOUND) for message in refusals.messages):
+            raise ValueError(f"trafilatura gave up: {' '.join(refusals.messages) or 'no reason'}")
+        return _kept(extracted) if extracted and extracted.strip() else _removed("empty", 0)
+
+    return text_of
+
+
+class _Refusals(logging.Handler):
+    """trafilatura turns a TypeError within it into "no text"; its log tells that apart from a page without any."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.messages.append(str(record.msg))
+
+
+_NOTHING_FOUND = "text and comments not long enough"
+_START_TAG = re.compile(r"<[A-Za-z]")
+_INVALID_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+_MARKUP = re.compile(r"\s*(?:<\?xml[^>]*>\s*|<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b", re.I | re.S)
+_MARKUP_WINDOW = 4_096
+_TAG_OF_A_PAGE = re.compile(r"<(?:html|head|body|title|meta|div|p|table|article|main|section|span|a|br|h[1-6])\b", re.I)
+
+
+def _is_markup(text: str, media_type: str | None) -> bool:
+    """HTML and XML by their media type; any other text when it opens like a page of HTML; without a type, by its tags."""
+    kind = (media_type or "").lower()
+    if "html" in kind or "xml" in kind:
+        return True
+    window = text[:_MARKUP_WINDOW]
+    return bool(_MARKUP.match(window)) or (not kind and _TAG_OF_A_PAGE.search(window) is not None)
+
+
+def _has_content(source: bytes) -> bool:
+    return re.search(rb"[^\s]", source) is not None
+
+
+def _depth(tree: Any) -> int:
+    """Levels of elements, without recursion."""
+    deepest, level, element = 1, 1, tree
+    while True:
+        if len(element):
+            element = element[0]
+            level += 1
+            deepest = max(deepest, level)
+            continue
+        while element is not tree:
+            following = element.getnext()
+            if following is not None:
+                element = following
+                break
+            element = element.getparent()
+            level -= 1
+        else:
+            return deepest
+
+
+def _kept(text: str) -> bytes:
+    return _TEXT + text.encode("utf-8", "replace")
+
+
+def _removed(rule: str, value: float | None = None) -> bytes:
+    return _RULE + json.dumps([rule, value]).encode("ascii")
