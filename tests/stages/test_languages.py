@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import unicodedata
 
 import pytest
@@ -94,7 +95,7 @@ def test_a_text_is_unspaced_when_most_of_its_letters_are(text: str, script: str 
 
 def test_scripts_do_not_overlap_and_hold_what_their_names_say() -> None:
     ranges = sorted(pair for pairs in scripts.UNSPACED_SCRIPTS.values() for pair in pairs)
-    assert all(last < first for (_, last), (first, _) in zip(ranges, ranges[1:], strict=False))
+    assert all(last < first for (_, last), (first, _) in itertools.pairwise(ranges))
     names = {"han": "CJK UNIFIED", "thai": "THAI", "lao": "LAO", "tibetan": "TIBETAN", "khmer": "KHMER", "myanmar": "MYANMAR"}
     for point in range(0x110000):
         name = unicodedata.name(chr(point), "")
