@@ -64,7 +64,7 @@ def decode(data: bytes, transport: str | None = None) -> Decoded | None:
     claims: list[tuple[Source, tuple[str, ...]]] = []
     for source, label in (("transport", transport), ("page", page)):
         found = codecs_of(label) if label else ()
-        if found and not (found[0] in _WIDE and b"\0" not in data):
+        if found and found[0] not in _EBCDIC and not (found[0] in _WIDE and b"\0" not in data):
             claims.append((source, found))  # type: ignore[arg-type]
     if len(claims) == 2 and claims[0][1] == ("cp1252",) and claims[1][1][0] in _MULTIBYTE:
         claims.reverse()
@@ -96,7 +96,7 @@ def codecs_of(label: str) -> tuple[str, ...]:
             info = codecs.lookup(candidate)
         except (LookupError, ValueError):
             continue
-        if info._is_text_encoding and info.name not in _NO_ENCODINGS:
+        if info._is_text_encoding and info.name.replace("-", "_") not in _NO_ENCODINGS:
             return _WHATWG.get(info.name, (info.name,))
     return ()
 
@@ -215,12 +215,14 @@ _MARKS = (
     (b"\xfe\xff", "utf-16-be"),
 )
 _WIDE = {"utf-16-le": 2, "utf-16-be": 2, "utf-32-le": 4, "utf-32-be": 4}
+_EBCDIC = frozenset(["cp037", "cp273", "cp424", "cp500", "cp1026", "cp1140"])
+"""A label that can be read as ASCII does not stand in a page of these; detection may find them all the same."""
 _CHINESE = ("gb18030", "hz", "cp950", "big5hkscs")
 _JAPANESE = ("cp932", "euc_jp", "euc_jis_2004", "iso2022_jp")
 _KOREAN = ("cp949", "johab", "iso2022_kr")
 _MULTIBYTE = frozenset(["utf-8", *_WIDE, *_CHINESE, *_JAPANESE, *_KOREAN])
 _HOLED = frozenset(["cp1250", "cp1251", "cp1252", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258", "cp874"])
-_NO_ENCODINGS = frozenset(["utf-7", "idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "mbcs", "oem"])
+_NO_ENCODINGS = frozenset(["utf_7", "idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "mbcs", "oem"])
 
 _WHATWG: dict[str, tuple[str, ...]] = {
     "utf-8-sig": ("utf-8",),

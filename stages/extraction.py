@@ -142,6 +142,7 @@ def _page(payload: bytes, media_type: str | None, transport: str | None) -> byte
 def extractor(settings: dict[str, Any]) -> Callable[[bytes], bytes]:
     """The function of the sandbox: from a page to its text, or to the rule that removes it."""
     # Imported here, once and before any page: the pipeline's own process never parses one.
+    from lxml.etree import ParserError, XMLSyntaxError
     from lxml.html import HTMLParser, document_fromstring
     from trafilatura import extract
     from trafilatura.settings import Extractor
@@ -183,9 +184,16 @@ def extractor(settings: dict[str, Any]) -> Callable[[bytes], bytes]:
             encoding="utf-8", huge_tree=True, collect_ids=False, default_doctype=False, remove_comments=True, remove_pis=True
         )
         source = _INVALID_IN_XML.sub("", decoded.text).encode("utf-8")
-        tree = document_fromstring(source, parser=parser, ensure_head_body=False) if _has_content(source) else None
-        if tree is None:
+        try:
+            tree = document_fromstring(source, parser=parser)
+        except ParserError:
+            # Blank, or comments alone: a document without a root element.
             return _removed("empty", 0)
+        except XMLSyntaxError as error:
+            # The HTML parser forgives every syntax; without an entry in its log, libxml2 had no memory for the tree.
+            if len(error.error_log) == 0:
+                raise MemoryError from None
+            raise
         depth = _depth(tree)
         if depth > settings["max_depth"]:
             return _removed("too_deep", depth)
@@ -224,10 +232,6 @@ def _is_markup(text: str, media_type: str | None) -> bool:
         return True
     window = text[:_MARKUP_WINDOW]
     return bool(_MARKUP.match(window)) or (not kind and _TAG_OF_A_PAGE.search(window) is not None)
-
-
-def _has_content(source: bytes) -> bool:
-    return re.search(rb"[^\s]", source) is not None
 
 
 def _depth(tree: Any) -> int:
