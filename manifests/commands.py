@@ -100,8 +100,9 @@ def funnel(corpus: CorpusArgument, as_json: JsonOption = False) -> None:
             measured = {}
         tokens = ", ".join(f"{split} {number:,}" for split, number in component.tokens.items())
         skipped = ", ".join(f"{kind} {number:,}" for kind, number in component.skipped_records.items())
+        unread = ", ".join(f"{ending} {number:,}" for ending, number in component.unread_files.items())
         console.print(table)
-        for line in (tokens and f"tokens: {tokens}", skipped and f"records that are no documents: {skipped}"):
+        for line in (tokens and f"tokens: {tokens}", skipped and f"records that are no documents: {skipped}", unread and f"files not read: {unread}"):
             if line:
                 console.print(line)
         console.print()

@@ -71,6 +71,7 @@ class ComponentRecord(Part):
     documents_in: int
     documents_kept: int
     skipped_records: dict[str, int] = Field(default_factory=dict, description="WARC record types that are no documents")
+    unread_files: dict[str, int] = Field(default_factory=dict, description="files of the source that no pattern took, by ending")
     tokens: dict[str, int] = Field(default_factory=dict, description="split: tokens, BOS included")
 
 

@@ -148,6 +148,7 @@ def _component(plan: Plan, done: Done, name: str, shards: list[Shard]) -> Compon
         documents_in=sum(receipt.files["catalogue"].rows for receipt in first),
         documents_kept=sum(receipt.state.documents_kept for receipt in last if receipt.state),
         skipped_records=dict(sorted(skipped.items())),
+        unread_files=plan.parts.unread[index],
         tokens=dict(sorted(tokens.items())),
     )
 

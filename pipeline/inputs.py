@@ -10,7 +10,9 @@ import fnmatch
 import hashlib
 import io
 import os
+from collections import Counter
 from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
 import xxhash
@@ -51,29 +53,40 @@ def source_folder(component: Component) -> tuple[Folder, str | None]:
     return folder, None
 
 
-def discover(component: Component) -> list[FileStamp]:
-    """The component's input files, sorted by path; InputError when there is none."""
+@dataclass(frozen=True)
+class Listing:
+    """A component's input files, sorted by path, and how many others lie beside them, by the ending of their names."""
+
+    files: tuple[FileStamp, ...]
+    unread: dict[str, int]
+
+
+def discover(component: Component) -> Listing:
+    """Lists the component's source; InputError when it is not there or nothing in it matches."""
     folder, only = source_folder(component)
     if only is not None:
-        return [folder.stamp(only)]
+        return Listing((folder.stamp(only),), {})
     if not folder.fs.exists(folder.root):
         raise InputError(f"component {component.name}: {component.source} does not exist")
     found = []
+    unread: Counter[str] = Counter()
     for stamp in folder.stamps():
-        if _matches(stamp.path, component.files):
-            try:
-                relative_name(stamp.path)
-                stamp.path.encode()
-            except (StorageError, UnicodeEncodeError):
-                raise InputError(f"component {component.name}: the file name {stamp.path!r} cannot be used") from None
-            found.append(stamp)
+        if not _matches(stamp.path, component.files):
+            unread[PurePosixPath(stamp.path).suffix or "no ending"] += 1
+            continue
+        try:
+            relative_name(stamp.path)
+            stamp.path.encode()
+        except (StorageError, UnicodeEncodeError):
+            raise InputError(f"component {component.name}: the file name {stamp.path!r} cannot be used") from None
+        found.append(stamp)
     if not found:
         patterns = ", ".join(component.files)
         raise InputError(f"component {component.name}: no file in {component.source} matches {patterns}")
-    return found
+    return Listing(tuple(found), dict(sorted(unread.items())))
 
 
-def parts(component: Component, part_bytes: int = PART_BYTES) -> list[list[Slice]]:
+def parts(component: Component, listing: Listing, part_bytes: int = PART_BYTES) -> list[list[Slice]]:
     """The component's parts in id order: lists of slices of consecutive files."""
     folder, _ = source_folder(component)
     grouped: list[list[Slice]] = []
@@ -85,7 +98,7 @@ def parts(component: Component, part_bytes: int = PART_BYTES) -> list[list[Slice
             grouped.append(group)
         group = []
 
-    for stamp in discover(component):
+    for stamp in listing.files:
         whole = Slice(stamp.path, stamp.size, stamp.version)
         if stamp.size >= part_bytes / 4:
             close()

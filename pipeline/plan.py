@@ -54,6 +54,8 @@ class Parts:
     slices: tuple[tuple[Slice, ...], ...]
     component: tuple[int, ...]
     names: tuple[str, ...]
+    unread: tuple[dict[str, int], ...]
+    """For each component, the files of its source that match none of its patterns, by ending."""
 
     def of(self, component: int) -> slice:
         first = self.component.index(component)
@@ -95,11 +97,13 @@ def make_plan(recipe: Recipe, part_bytes: int = PART_BYTES) -> Plan:
     """Lists the inputs and lays out the steps; InputError when there is nothing to read."""
     slices: list[tuple[Slice, ...]] = []
     owner: list[int] = []
-    for index, component in enumerate(recipe.components.values()):
-        for part in inputs.parts(component, part_bytes):
+    listings = [inputs.discover(component) for component in recipe.components.values()]
+    for index, (component, listing) in enumerate(zip(recipe.components.values(), listings, strict=True)):
+        for part in inputs.parts(component, listing, part_bytes):
             slices.append(tuple(part))
             owner.append(index)
-    plan = Plan(recipe, Parts(tuple(slices), tuple(owner), tuple(recipe.components)))
+    unread = tuple(listing.unread for listing in listings)
+    plan = Plan(recipe, Parts(tuple(slices), tuple(owner), tuple(recipe.components), unread))
     return _Builder(plan).build()
 
 
