@@ -142,7 +142,7 @@ def _page(payload: bytes, media_type: str | None, transport: str | None) -> byte
 def extractor(settings: dict[str, Any]) -> Callable[[bytes], bytes]:
     """The function of the sandbox: from a page to its text, or to the rule that removes it."""
     # Imported here, once and before any page: the pipeline's own process never parses one.
-    from lxml.etree import ParserError, XMLSyntaxError
+    from lxml.etree import ErrorTypes, ParserError, XMLSyntaxError
     from lxml.html import HTMLParser, document_fromstring
     from trafilatura import extract
     from trafilatura.settings import Extractor
@@ -190,8 +190,7 @@ def extractor(settings: dict[str, Any]) -> Callable[[bytes], bytes]:
             # Blank, or comments alone: a document without a root element.
             return _removed("empty", 0)
         except XMLSyntaxError as error:
-            # The HTML parser forgives every syntax; without an entry in its log, libxml2 had no memory for the tree.
-            if len(error.error_log) == 0:
+            if error.code == ErrorTypes.ERR_NO_MEMORY:
                 raise MemoryError from None
             raise
         depth = _depth(tree)
