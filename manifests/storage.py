@@ -109,7 +109,10 @@ class Folder:
         return _stamp(name, self.fs.info(self.path(name)))
 
     def stamps(self) -> list[FileStamp]:
-        """Every file below, sorted by name, with size and version."""
+        """Every file below, sorted by name, with size and version. Local links are followed, each folder once; StorageError names
+        what is neither file nor folder (a broken link, a pipe)."""
+        if self.local:
+            return sorted(_local_stamps(self.root, self.root, set()), key=lambda stamp: stamp.path)
         self.fs.invalidate_cache()
         found = self.fs.find(self.root, detail=True)
         listed = [_stamp(str(path)[len(self.root) + 1 :], info) for path, info in found.items()]
@@ -232,6 +235,22 @@ def is_remote(url: str) -> bool:
 
 def _folder(url: str, options: dict[str, Any]) -> Folder:
     return Folder(url, **options)
+
+
+def _local_stamps(folder: str, root: str, seen: set[str]) -> Iterator[FileStamp]:
+    real = os.path.realpath(folder)
+    if real in seen:
+        return
+    seen.add(real)
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):  # which of two links is followed depends on names alone
+            if entry.is_dir():
+                yield from _local_stamps(entry.path, root, seen)
+            elif entry.is_file():
+                found = entry.stat()
+                yield FileStamp(entry.path[len(root) + 1 :], found.st_size, str(found.st_mtime_ns))
+            else:
+                raise StorageError(f"{entry.path} is neither a file nor a folder")
 
 
 def _stamp(name: str, info: dict[str, Any]) -> FileStamp:
