@@ -76,7 +76,9 @@ def funnel(corpus: CorpusArgument, as_json: JsonOption = False) -> None:
         return
     console = terminal()
     for name, component in content.components.items():
-        table = Table(title=f"{name} ({component.licence})", title_justify="left", caption_justify="left", box=None, pad_edge=False)
+        table = Table(
+            title=f"{name} ({component.licence})", title_justify="left", caption_justify="left", box=None, pad_edge=False
+        )
         for heading in ("stage", "in", "kept", "removed", "%"):
             table.add_column(heading, justify="left" if heading == "stage" else "right", no_wrap=True)
         table.add_column("by rule")
@@ -102,7 +104,11 @@ def funnel(corpus: CorpusArgument, as_json: JsonOption = False) -> None:
         skipped = ", ".join(f"{kind} {number:,}" for kind, number in component.skipped_records.items())
         unread = ", ".join(f"{ending} {number:,}" for ending, number in component.unread_files.items())
         console.print(table)
-        for line in (tokens and f"tokens: {tokens}", skipped and f"records that are no documents: {skipped}", unread and f"files not read: {unread}"):
+        for line in (
+            tokens and f"tokens: {tokens}",
+            skipped and f"records that are no documents: {skipped}",
+            unread and f"files not read: {unread}",
+        ):
             if line:
                 console.print(line)
         console.print()
@@ -118,7 +124,11 @@ def terminal() -> Console:
 
 
 @app.command()
-def why(corpus: CorpusArgument, document: Annotated[str, typer.Argument(help="component/file#position, or a URL")], as_json: JsonOption = False) -> None:
+def why(
+    corpus: CorpusArgument,
+    document: Annotated[str, typer.Argument(help="component/file#position, or a URL")],
+    as_json: JsonOption = False,
+) -> None:
     """Tell the whole life of a document: source, signals, edits, decision, twin, shard."""
     from manifests.life import lives
     from manifests.logs import Logs
@@ -200,9 +210,17 @@ def _tell(life: Life, manifest: Manifest) -> None:
         for one in life.rules:
             if one["value"] is None and one["rule"] not in failed:
                 continue  # a rule for another kind of script
-            value = "undefined" if one["value"] is None else f"{one['value']:.4g}" if isinstance(one["value"], float) else str(one["value"])
+            value = (
+                "undefined"
+                if one["value"] is None
+                else f"{one['value']:.4g}"
+                if isinstance(one["value"], float)
+                else str(one["value"])
+            )
             bound = f"{one['bound']:g}" if isinstance(one["bound"], float) else str(one["bound"])
-            rules.add_row(one["rule"], value, f"{one['keep_if'].replace('_', ' ')} {bound}", "failed" if one["rule"] in failed else "")
+            rules.add_row(
+                one["rule"], value, f"{one['keep_if'].replace('_', ' ')} {bound}", "failed" if one["rule"] in failed else ""
+            )
         console.print(rules)
 
 

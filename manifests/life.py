@@ -33,7 +33,8 @@ def lives(logs: Logs, id_or_url: str) -> list[Life]:
     try:
         wanted = DocumentId.parse(id_or_url)
         found = logs.sql(
-            "select * from documents where component = ? and file = ? and position = ?", [wanted.component, wanted.file, wanted.position]
+            "select * from documents where component = ? and file = ? and position = ?",
+            [wanted.component, wanted.file, wanted.position],
         )
     except ValueError:
         found = []
@@ -71,7 +72,9 @@ def _rules(logs: Logs, component: str, measured: dict[str, Any]) -> list[dict[st
     for rule in (rule for stage in stages for rule in stage.rules if rule.signal in measured):
         condition = next(name for name, value in rule.model_dump().items() if name.startswith("keep_if") and value is not None)
         bound = getattr(rule, condition)
-        found.append({"rule": rule.name, "value": measured[rule.signal], "keep_if": condition.removeprefix("keep_if_"), "bound": bound})
+        found.append(
+            {"rule": rule.name, "value": measured[rule.signal], "keep_if": condition.removeprefix("keep_if_"), "bound": bound}
+        )
     return found
 
 

@@ -82,7 +82,9 @@ class TokenizerRecord(Part):
     dtype: Literal["uint16", "uint32"]
     bos_id: int
     special_tokens: dict[str, int]
-    training: dict[str, Any] = Field(default_factory=dict, description="documents, bytes and digest of the sample; empty when given")
+    training: dict[str, Any] = Field(
+        default_factory=dict, description="documents, bytes and digest of the sample; empty when given"
+    )
 
 
 class Shard(Part):
@@ -132,7 +134,7 @@ class Content(Part):
 class Manifest(Part):
     """A corpus. `load` checks the digests of its two sections; `manifests.verify` checks the files."""
 
-    format: Literal["corpusmill/1"] = FORMAT
+    format: Literal["corpusmill/1"] = "corpusmill/1"
     digest: str
     content: Content
     run: dict[str, Any]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from manifests.schemas import SHARD_INDEX
 from manifests.storage import Folder, sha256_of
 
 MOST_FINDINGS_A_FILE = 5
+_Place = tuple[str, int] | None
 
 
 def verify(corpus: Folder, manifest: Manifest) -> Iterator[str]:
@@ -75,7 +76,8 @@ def _check_conservation(content: Content) -> Iterator[str]:
             if count.documents_in != flow:
                 yield f"{where}: {count.documents_in} documents came in, but {flow} were left before it"
             if count.documents_in != count.documents_kept + sum(count.removed.values()):
-                yield f"{where}: {count.documents_in} in is not {count.documents_kept} kept + {sum(count.removed.values())} removed"
+                gone = sum(count.removed.values())
+                yield f"{where}: {count.documents_in} in is not {count.documents_kept} kept + {gone} removed"
             flow = count.documents_kept
         if flow != component.documents_kept:
             yield f"component {name}: {component.documents_kept} documents kept, but {flow} were left at the end"
@@ -106,7 +108,8 @@ def _check_receipts(corpus: Folder, manifest: Manifest) -> Iterator[str]:
         stated[count.step, count.stage].update({"in": count.documents_in, "kept": count.documents_kept, **count.removed})
     for key in sorted(summed.keys() | stated.keys()):
         if +summed[key] != +stated[key]:
-            yield f"stage {key[1]} (step {key[0]}): the receipts add up to {dict(+summed[key])}, the manifest says {dict(+stated[key])}"
+            found, said = dict(+summed[key]), dict(+stated[key])
+            yield f"stage {key[1]} (step {key[0]}): the receipts add up to {found}, the manifest says {said}"
 
 
 def _check_component(corpus: Folder, content: Content, component: str, logs: list[LogFile]) -> Iterator[str]:
@@ -119,7 +122,7 @@ def _check_component(corpus: Folder, content: Content, component: str, logs: lis
     for log in logs:
         kinds[log.kind if log.kind != "signals" else log.path][log.path] = read_parquet(corpus, log.path)
     for kind, tables in kinds.items():
-        previous: tuple[str, int] | None = None
+        previous: _Place = None
         for path, table in tables.items():
             stated = next(log.rows for log in logs if log.path == path)
             if table.num_rows != stated:
@@ -141,13 +144,18 @@ def _check_component(corpus: Folder, content: Content, component: str, logs: lis
         odd = [one for one, stage in gone.items() if removed_by.get(one) != stage]
         for one in odd[:MOST_FINDINGS_A_FILE]:
             yield f"{path}: {one} is said to be removed by {gone[one]}, its removal row says {removed_by.get(one)}"
-    stated_removed: dict[tuple[str, ...], int] = {(one.step, one.stage, rule): number for one in counts for rule, number in one.removed.items()}
-    stated_edited: dict[tuple[str, ...], int] = {(one.step, rule): number for one in counts for rule, number in one.edited.items()}
+    stated_removed: dict[tuple[str, ...], int] = {
+        (one.step, one.stage, rule): number for one in counts for rule, number in one.removed.items()
+    }
+    stated_edited: dict[tuple[str, ...], int] = {
+        (one.step, rule): number for one in counts for rule, number in one.edited.items()
+    }
     for what, mine, theirs in (("removals", removed, stated_removed), ("edits", edited, stated_edited)):
         if what in kinds:
             for key in sorted(mine.keys() | theirs.keys()):
                 if mine.get(key, 0) != theirs.get(key, 0):
-                    yield f"component {component}, rule {key[-1]}: {mine.get(key, 0)} rows in {what}, the manifest says {theirs.get(key, 0)}"
+                    found, said = mine.get(key, 0), theirs.get(key, 0)
+                    yield f"component {component}, rule {key[-1]}: {found} rows in {what}, the manifest says {said}"
     record = content.components[component]
     if "documents" in kinds:
         for what, number in (("in", record.documents_in), ("kept", record.documents_kept)):
@@ -167,7 +175,7 @@ def _check_identity(path: str, table: pa.Table, component: str) -> Iterator[str]
         yield f"{path}: has rows of another component than {component}"
 
 
-def _check_order(path: str, table: pa.Table, previous: tuple[str, int] | None, unique: bool) -> Iterator[str]:
+def _check_order(path: str, table: pa.Table, previous: _Place, unique: bool) -> Generator[str, None, _Place]:
     keys = list(zip(table["file"].to_pylist(), table["position"].to_pylist(), strict=True))
     for row, key in enumerate(keys):
         if previous is not None and (key < previous or (unique and key == previous)):
@@ -236,7 +244,11 @@ def _check_against_documents(corpus: Folder, content: Content, shard: Shard, ind
                 table = read_parquet(corpus, log.path)
             except (OSError, pa.ArrowInvalid):
                 return
-            rows += table.filter(pc.equal(table["shard"], shard.path)).select(["id", "split", "start", "tokens", "text_bytes"]).to_pylist()
+            rows += (
+                table.filter(pc.equal(table["shard"], shard.path))
+                .select(["id", "split", "start", "tokens", "text_bytes"])
+                .to_pylist()
+            )
     logged = {row["id"]: row for row in rows}
     if len(logged) != len(wanted):
         yield f"{shard.index}: {len(wanted)} documents, the document log places {len(logged)} there"
@@ -249,5 +261,3 @@ def _check_against_documents(corpus: Folder, content: Content, shard: Shard, ind
         if not agreed:
             yield f"{shard.index}: {row['id']} does not stand there by the document log"
             return
-
-

@@ -90,7 +90,11 @@ def plan(recipe: RecipePath, corpus: CorpusOption = "corpus", part_mib: PartOpti
     table.add_column("what it does")
     table.add_column("after")
     for report in reports:
-        numbers = ("?", "", "") if report.parts is None else (str(report.parts), str(report.finished), str(report.parts - report.finished))
+        numbers = (
+            ("?", "", "")
+            if report.parts is None
+            else (str(report.parts), str(report.finished), str(report.parts - report.finished))
+        )
         table.add_row(report.step.name, *numbers, report.step.about, _needs(report.step.needs))
     console.print(table)
     if any(report.parts is None for report in reports):

@@ -29,8 +29,9 @@ LOG_ROWS = 1_000_000
 
 def write_logs(task: Task) -> None:
     """inputs: `parts`, those that overlap the range, each with `base` (its first record number), `records`, `catalogue`,
-    `removals` and `edits` (files in step order), `signals` (block → file), `state`, `split`; `placed` (files of all shards) or None.
-    arguments: `component`, `chunk`, `log_rows`."""
+    `removals` and `edits` (files in step order), `signals` (block → file), `state`, `split`; `placed` (files of all shards).
+    arguments: `component`, `chunk`, `log_rows`.
+    """
     chunk, size = task.arguments["chunk"], task.arguments["log_rows"]
     removals, edits, logged = [REMOVALS.empty_table()], [EDITS.empty_table()], [DOCUMENT_LOG.empty_table()]
     signals: dict[str, list[pa.Table]] = {}
@@ -41,7 +42,9 @@ def write_logs(task: Task) -> None:
             continue
         catalogue = documents.read_table(task.corpus, part["catalogue"])
         extent = _Extent(catalogue, first, last)
-        gone = pa.concat_tables([REMOVALS.empty_table(), *(extent.cut(documents.read_table(task.corpus, name)) for name in part["removals"])])
+        gone = pa.concat_tables(
+            [REMOVALS.empty_table(), *(extent.cut(documents.read_table(task.corpus, name)) for name in part["removals"])]
+        )
         removals.append(_in_order(gone))
         changed = [extent.cut(documents.read_table(task.corpus, name)) for name in part["edits"]]
         edits.append(_in_order(pa.concat_tables([EDITS.empty_table(), *changed])))
@@ -53,7 +56,10 @@ def write_logs(task: Task) -> None:
         "removals": (base.format("removals"), pa.concat_tables(removals)),
         "edits": (base.format("edits"), pa.concat_tables(edits)),
         "documents": (base.format("documents"), pa.concat_tables(logged)),
-        **{f"signals:{block}": (f"{base.format('signals')}/{block}", pa.concat_tables(tables)) for block, tables in signals.items()},
+        **{
+            f"signals:{block}": (f"{base.format('signals')}/{block}", pa.concat_tables(tables))
+            for block, tables in signals.items()
+        },
     }
     task.receipt.values["logs"] = []
     for role, (folder, table) in files.items():
@@ -90,7 +96,9 @@ def _in_order(table: pa.Table) -> pa.Table:
     return table.take(pc.sort_indices(table, [("file", "ascending"), ("position", "ascending")]))
 
 
-def _document_rows(task: Task, part: dict[str, Any], catalogue: pa.Table, first: int, gone: pa.Table, placed: pa.Table) -> pa.Table:
+def _document_rows(
+    task: Task, part: dict[str, Any], catalogue: pa.Table, first: int, gone: pa.Table, placed: pa.Table
+) -> pa.Table:
     rows = catalogue.num_rows
     ids = printed_ids(catalogue)
     at = pc.index_in(gone["id"], value_set=ids).to_numpy(zero_copy_only=False)

@@ -73,7 +73,7 @@ class Applied:
         verdict, broken = _decided(stage, batch)
         _check(stage.name, verdict, batch.num_rows, len(stage.removal_rules))
         names = [stage.removal_rules[index] if index >= 0 else "" for index in verdict.rule.tolist()]
-        details = list(verdict.detail) if verdict.detail is not None else [None] * batch.num_rows
+        details: list[str | None] = list(verdict.detail or [None] * batch.num_rows)
         for row, message in broken.items():
             names[row], details[row] = f"{stage.name}.error", message
         removed = np.array([bool(name) for name in names], dtype=bool)
@@ -81,9 +81,13 @@ class Applied:
         batch = _with_columns(batch, verdict.columns)
         if "text" in verdict.columns and before.null_count == 0:
             self._edited(stage.name, batch, before, verdict.edits, removed)
-        return self._apply(stage.name, batch, before, removed, names, verdict.value, verdict.threshold, None, details, verdict.evidence)
+        return self._apply(
+            stage.name, batch, before, removed, names, verdict.value, verdict.threshold, None, details, verdict.evidence
+        )
 
-    def measure(self, filters: list[Filter[Any]], block: str, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, dict[str, pa.Array]]:
+    def measure(
+        self, filters: list[Filter[Any]], block: str, batch: pa.RecordBatch
+    ) -> tuple[pa.RecordBatch, dict[str, pa.Array]]:
         """Measures a filter block: (kept rows with the edited text, every signal of those rows). Only documents that a filter
         breaks on are removed here; the block's rules decide in a step of their own."""
         broken: dict[int, str] = {}
@@ -122,7 +126,9 @@ class Applied:
         self._apply(block, batch, lengths, removed, names, decision.value, threshold, decision.failed, None, {})
         return ~removed
 
-    def removed(self, stage: str, batch: pa.RecordBatch, lengths: np.ndarray, removed: np.ndarray, rule: str, **evidence: pa.Array) -> None:
+    def removed(
+        self, stage: str, batch: pa.RecordBatch, lengths: np.ndarray, removed: np.ndarray, rule: str, **evidence: pa.Array
+    ) -> None:
         """Logs what a corpus-wide stage removed; `value` and `threshold` may stand among the evidence."""
         value, threshold = (
             evidence.pop(name).to_numpy(zero_copy_only=False) if name in evidence else None for name in ("value", "threshold")
@@ -214,7 +220,7 @@ class Applied:
     def _edited(
         self, stage: str, batch: pa.RecordBatch, before: pa.Array, edits: Edits, removed: np.ndarray, counted: str | None = None
     ) -> None:
-        """Logs one row a document and rule, counted under the stage or its block. A text that changed without an edit is a bug."""
+        """Logs one row a document and rule, counted under the stage or its block. A change without an edit is a bug."""
         changed = set(np.flatnonzero(pc.not_equal(before, batch["text"]).to_numpy(zero_copy_only=False)).tolist())
         if unexplained := changed - set(edits.rows):
             raise ConservationError(f"stage {stage} changed the text of row {min(unexplained)} without an edit")
@@ -359,7 +365,9 @@ def _with_columns(batch: pa.RecordBatch, columns: dict[str, pa.Array]) -> pa.Rec
     for name, column in columns.items():
         index = batch.schema.get_field_index(name)
         if index >= 0:
-            batch = batch.set_column(index, pa.field(name, batch.schema.field(index).type), column.cast(batch.schema.field(index).type))
+            batch = batch.set_column(
+                index, pa.field(name, batch.schema.field(index).type), column.cast(batch.schema.field(index).type)
+            )
         else:
             batch = batch.append_column(name, column)
     return batch

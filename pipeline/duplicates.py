@@ -53,7 +53,9 @@ def exact_keys(task: Task) -> None:
     if tables:
         table = pa.concat_tables(tables)
         partition = table["high"].to_numpy() % np.uint64(task.arguments["partitions"])
-        written = shuffle.write_partitions(task.corpus, task.file("keys.shuffle"), table, partition.astype(np.int64), task.arguments["partitions"])
+        written = shuffle.write_partitions(
+            task.corpus, task.file("keys.shuffle"), table, partition.astype(np.int64), task.arguments["partitions"]
+        )
         task.receipt.add("keys", written, table.num_rows)
 
 

@@ -65,7 +65,7 @@ class RayExecutor(Executor):
         self.mine = False
 
     def start(self) -> None:
-        """Connects to Ray, or starts it here; ConnectionError when the cluster does not answer. A finished corpus needs neither."""
+        """Connects to Ray, or starts it here, at the first part that has to run; ConnectionError when a cluster does not answer."""
         if self.ray is not None:
             return
         # The head keeps every task's events for its dashboard; with millions of parts that memory only grows.
@@ -82,13 +82,18 @@ class RayExecutor(Executor):
                 # Workers must import the same code as this process, wherever it was started.
                 root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
                 path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-                options |= {"include_dashboard": False, "num_cpus": self.workers, "runtime_env": {"env_vars": {"PYTHONPATH": path}}}
+                options |= {
+                    "include_dashboard": False,
+                    "num_cpus": self.workers,
+                    "runtime_env": {"env_vars": {"PYTHONPATH": path}},
+                }
             ray.init(**options)
         self.ray = ray
-        self.cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        self.cpus = max(1, int(resources.get("CPU", 1)))
         if self.workers is not None:
             self.cpus = min(self.cpus, self.workers)
-        self.task = ray.remote(num_cpus=1, max_retries=RETRIES, retry_exceptions=[OSError, MemoryError])(execute)
+        self.task = ray.remote(num_cpus=1, max_retries=RETRIES, retry_exceptions=[OSError, MemoryError])(execute)  # type: ignore[call-overload]
 
     def run(self, corpus_url: str, works: list[Work]) -> Iterator[Outcome]:
         self.start()
@@ -125,7 +130,7 @@ class RayExecutor(Executor):
 
 
 def make_executor(kind: str, address: str | None, workers: int | None) -> Executor:
-    """"ray" or "inline"."""
+    """ "ray" or "inline"."""
     if kind == "inline":
         return InlineExecutor()
     return RayExecutor(address, workers)

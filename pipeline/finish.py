@@ -26,7 +26,19 @@ from pipeline.plan import Done, Plan
 from pipeline.receipts import FileEntry, Receipt, receipt_name
 from stages.stage import Stage
 
-SOFTWARE = ("corpusmill", "ray", "pyarrow", "numpy", "numba", "trafilatura", "ftfy", "fasttext-numpy2", "datasketch", "tokenizers", "tiktoken")
+SOFTWARE = (
+    "corpusmill",
+    "ray",
+    "pyarrow",
+    "numpy",
+    "numba",
+    "trafilatura",
+    "ftfy",
+    "fasttext-numpy2",
+    "datasketch",
+    "tokenizers",
+    "tiktoken",
+)
 
 
 def finish(corpus: Folder, plan: Plan, done: Done, run: dict[str, Any]) -> Manifest:
@@ -59,7 +71,9 @@ def finish(corpus: Folder, plan: Plan, done: Done, run: dict[str, Any]) -> Manif
         place(corpus, entry.path, name)
     corpus.write("recipe.yaml", plan.recipe.text)
     receipts = [
-        {"path": receipt_name(one.step, one.fingerprint), "part": one.part, **one.run} for step in plan.steps for one in done[step.name]
+        {"path": receipt_name(one.step, one.fingerprint), "part": one.part, **one.run}
+        for step in plan.steps
+        for one in done[step.name]
     ]
     manifest = Manifest.seal(content, {**run, "software": software(), "python": platform.python_version(), "receipts": receipts})
     manifest.save(corpus)
@@ -169,7 +183,9 @@ def _counts(plan: Plan, done: Done) -> list[StageCount]:
                 for one in receipt.counts:
                     row = total.setdefault(
                         one.stage,
-                        StageCount(component=name, step=step, stage=one.stage, documents_in=0, documents_kept=0, bytes_in=0, bytes_kept=0),
+                        StageCount(
+                            component=name, step=step, stage=one.stage, documents_in=0, documents_kept=0, bytes_in=0, bytes_kept=0
+                        ),
                     )
                     for key in ("documents_in", "documents_kept", "bytes_in", "bytes_kept"):
                         setattr(row, key, getattr(row, key) + getattr(one, key))
@@ -218,7 +234,12 @@ def _summaries(plan: Plan, done: Done) -> list[dict[str, Any]]:
     for component, record in plan.records:
         spec = plan.specs.get(f"{record.step} {record.stage}")
         implementation = spec.implementation if spec else None
-        if spec is None or implementation is None or not issubclass(implementation, Stage) or implementation.summary is Stage.summary:
+        if (
+            spec is None
+            or implementation is None
+            or not issubclass(implementation, Stage)
+            or implementation.summary is Stage.summary
+        ):
             continue
         receipts = plan.receipts(done, record.step, plan.parts.names.index(component) if component else None)
         reports = [one.values.get("reports", {}).get(record.stage) for one in receipts]

@@ -134,7 +134,7 @@ class HashingStream(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def read(self, size: int | None = -1) -> bytes:  # type: ignore[override]
+    def read(self, size: int | None = -1) -> bytes:
         data = self.raw.read(-1 if size is None else size)
         if self.at <= self.hashed < self.at + len(data):
             self._sha256.update(memoryview(data)[self.hashed - self.at :])

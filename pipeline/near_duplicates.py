@@ -111,11 +111,17 @@ def request(task: Task, pairs: np.ndarray) -> None:
     """Shuffles pairs of document numbers, and the requests for their shingle sets."""
     partitions = task.arguments["pair_partitions"]
     bases = task.inputs["bases"]
-    mixed = pairs[:, 0].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ pairs[:, 1].astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
+    mixed = pairs[:, 0].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ pairs[:, 1].astype(np.uint64) * np.uint64(
+        0xC2B2AE3D27D4EB4F
+    )
     where = ((mixed >> np.uint64(32)) % np.uint64(partitions)).astype(np.int64)
     table = pa.table([pa.array(pairs[:, 0]), pa.array(pairs[:, 1])], schema=PAIRS)
-    task.receipt.add("pairs", shuffle.write_partitions(task.corpus, task.file("pairs.shuffle"), table, where, partitions), len(pairs))
-    wanted = np.unique(np.column_stack([pairs.reshape(-1), np.repeat(where, 2)]), axis=0) if len(pairs) else np.zeros((0, 2), np.int64)
+    task.receipt.add(
+        "pairs", shuffle.write_partitions(task.corpus, task.file("pairs.shuffle"), table, where, partitions), len(pairs)
+    )
+    wanted = (
+        np.unique(np.column_stack([pairs.reshape(-1), np.repeat(where, 2)]), axis=0) if len(pairs) else np.zeros((0, 2), np.int64)
+    )
     part, row = by_part(bases, wanted[:, 0])
     requests = pa.table([pa.array(row), pa.array(wanted[:, 1].astype(np.int32))], schema=REQUESTS)
     written = shuffle.write_partitions(task.corpus, task.file("requests.shuffle"), requests, part, len(bases))
@@ -141,7 +147,9 @@ def fetch(task: Task) -> None:
                     partitions.append(mine[:, 1])
     table = pa.concat_tables(tables)
     name, count = task.file("sent.shuffle"), task.arguments["pair_partitions"]
-    task.receipt.add("sent", shuffle.write_partitions(task.corpus, name, table, np.concatenate(partitions), count), table.num_rows)
+    task.receipt.add(
+        "sent", shuffle.write_partitions(task.corpus, name, table, np.concatenate(partitions), count), table.num_rows
+    )
 
 
 def verify(task: Task) -> None:

@@ -1,8 +1,9 @@
 """From a recipe to steps, and from a step to its parts.
 
-The plan is the DAG in the order in which it runs. Row-local stages of a component are fused, but the chain is cut after extraction
-(its text is kept) and between signals and rules (a changed threshold re-decides from stored signals). Corpus-wide stages run
-over all parts of all components. Parts of a step are listed when the steps it needs are done, since some follow from counts.
+The plan is the DAG in the order in which it runs. Row-local stages of a component are fused, but the chain is cut after
+extraction (its text is kept) and between signals and rules (a changed threshold re-decides from stored signals). Corpus-wide
+stages run over all parts of all components. Parts of a step are listed when the steps it needs are done, since some follow from
+their counts.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ class _Builder:
         }
         if block_name:
             arguments["block"] = block_name
-        given = {"stages": [_spec(spec) for spec in stages], "filters": [_spec(spec) for spec in block]}
+        given: dict[str, Any] = {"stages": [_spec(spec) for spec in stages], "filters": [_spec(spec) for spec in block]}
         reader = component.reader
         if first:
             record = StageRecord(
@@ -225,7 +226,14 @@ class _Builder:
                 for number, part in enumerate(self.parts.slices[self.parts.of(index)]):
                     described = [one.as_json() for one in part]
                     made.append(
-                        Work(step, _part_label(number, part), FUNCTIONS["read"], {**arguments, "slices": described}, (), {**given, "slices": described})
+                        Work(
+                            step,
+                            _part_label(number, part),
+                            FUNCTIONS["read"],
+                            {**arguments, "slices": described},
+                            (),
+                            {**given, "slices": described},
+                        )
                     )
                 return made
             assert before is not None
@@ -277,7 +285,14 @@ class _Builder:
 
         def works(done: Done) -> list[Work]:
             return [
-                Work(name, f"{index:05d}", FUNCTIONS["read"], arguments, (receipt.fingerprint,), {**given, "state": _state(receipt)})
+                Work(
+                    name,
+                    f"{index:05d}",
+                    FUNCTIONS["read"],
+                    arguments,
+                    (receipt.fingerprint,),
+                    {**given, "state": _state(receipt)},
+                )
                 for index, receipt in enumerate(self.plan.everywhere(done, before))
             ]
 
@@ -361,7 +376,12 @@ class _Builder:
         signing = {key: getattr(options, key) for key in ("words", "characters", "hash", "bands", "rows", "seed")}
 
         def sign_works(done: Done) -> list[Work]:
-            arguments = {**signing, "partitions": self.partitions, "version": minhash.VERSION, "libraries": _versions(("datasketch",))}
+            arguments = {
+                **signing,
+                "partitions": self.partitions,
+                "version": minhash.VERSION,
+                "libraries": _versions(("datasketch",)),
+            }
             return self._over_parts(done, before, sign, "sign", arguments)
 
         def candidate_works(done: Done) -> list[Work]:
@@ -417,7 +437,14 @@ class _Builder:
         return verify
 
     def _remove(
-        self, name: str, stage: str, rule: str, threshold: float | None, before: dict[str, str], deciding: str, compared: str | None
+        self,
+        name: str,
+        stage: str,
+        rule: str,
+        threshold: float | None,
+        before: dict[str, str],
+        deciding: str,
+        compared: str | None,
     ) -> None:
         step = f"{name}.remove"
 
@@ -499,7 +526,12 @@ class _Builder:
                 return []
             training = sum(receipt.values["bytes"].get("train", 0) for receipt in done[splits])
             share = tokens.SAMPLE_MARGIN * options.sample_bytes / max(1, training)
-            arguments = {"seed": self.recipe.seed, "share": min(1.0, share), "cap": options.document_cap_bytes, "version": tokenizer.VERSION}
+            arguments = {
+                "seed": self.recipe.seed,
+                "share": min(1.0, share),
+                "cap": options.document_cap_bytes,
+                "version": tokenizer.VERSION,
+            }
             return [
                 Work(
                     sample,
@@ -586,7 +618,9 @@ class _Builder:
                         "version": shards.VERSION,
                     }
                     given = {"tokens": [_path(one, "tokens") for one in encoded], "chunks": self._chunks(done, index)}
-                    works.append(Work(pack, f"{component}-{which}-{number:05d}", FUNCTIONS["pack"], arguments, _prints(encoded), given))
+                    works.append(
+                        Work(pack, f"{component}-{which}-{number:05d}", FUNCTIONS["pack"], arguments, _prints(encoded), given)
+                    )
             return works
 
         self._add(encode, "encode every document", [splits, make], encode_works)
@@ -618,7 +652,9 @@ class _Builder:
                             "catalogue": _path(mine[chain[0]], "catalogue"),
                             "removals": [_path(one, "removals") for one in mine.values()],
                             "edits": [_path(one, "edits") for one in mine.values() if "edits" in one.files],
-                            "signals": {block: _path(mine[step], "signals") for block, step in self.plan.blocks[component].items()},
+                            "signals": {
+                                block: _path(mine[step], "signals") for block, step in self.plan.blocks[component].items()
+                            },
                             "state": _state(mine[latest[component]]),
                             "split": _path(split_receipts[number], "split") if split_receipts else None,
                         }
@@ -680,7 +716,14 @@ class _Builder:
         self, step: str, function: str, arguments: dict[str, Any], upstream: tuple[str, ...], shared: dict[str, Any]
     ) -> list[Work]:
         return [
-            Work(step, f"{index:05d}", FUNCTIONS[function], {**arguments, "partition": index, "partitions": self.partitions}, upstream, shared)
+            Work(
+                step,
+                f"{index:05d}",
+                FUNCTIONS[function],
+                {**arguments, "partition": index, "partitions": self.partitions},
+                upstream,
+                shared,
+            )
             for index in range(self.partitions)
         ]
 

@@ -77,7 +77,8 @@ class _Rates:
         seconds = max(time.monotonic() - self.started, 1e-3)
         if not self.documents:
             return f"{seconds:.1f} s"
-        return f"{self.documents:,} documents, {self.documents / seconds:,.0f}/s, {self.bytes / seconds / 1e6:.1f} MB/s, {seconds:.1f} s"
+        rates = f"{self.documents / seconds:,.0f}/s, {self.bytes / seconds / 1e6:.1f} MB/s"
+        return f"{self.documents:,} documents, {rates}, {seconds:.1f} s"
 
 
 class _RichBar:

@@ -236,8 +236,9 @@ class _Loader:
         return tuple(self._stage(value, (*at, index), corpus_wide) for index, value in enumerate(raw))
 
     def _stage(self, raw: Any, at: tuple[str | int, ...], corpus_wide: bool) -> StageSpec:
+        written: dict[str, Any] = {}
         if isinstance(raw, str):
-            name, written = raw, {}
+            name = raw
         elif isinstance(raw, dict) and len(raw) == 1:
             name, written = next(iter(raw.items()))
             name, written = str(name), {} if written is None else written
@@ -273,7 +274,9 @@ class _Loader:
                 raise self.error(("stages", index), f"{stage.name} cannot stand after {ONCE_IN_ORDER[last]}")
             if place != -1 and place != last + 1:
                 order = ", ".join(ONCE_IN_ORDER)
-                raise self.error(("stages", index), f"{stage.name} is out of place: the last stages are {order}, once each in this order")
+                raise self.error(
+                    ("stages", index), f"{stage.name} is out of place: the last stages are {order}, once each in this order"
+                )
             last = max(last, place)
 
     def resolve(self, path: str) -> str:
@@ -307,4 +310,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
-

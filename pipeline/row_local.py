@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,6 @@ from pipeline.work import Task
 from stages import registry
 from stages.readers import find_reader
 from stages.stage import Filter, Stage
-
 
 
 def build(spec: dict[str, Any]) -> Any:
@@ -159,7 +158,7 @@ def _batches(task: Task) -> Iterator[pa.RecordBatch]:
         with folder.open(planned.path) as file:
             stream = HashingStream(file)
             groups = range(*planned.row_groups) if planned.row_groups else None
-            yield from reader.read(stream, component, planned.path, skipped, groups)
+            yield from reader.read(cast(BinaryIO, stream), component, planned.path, skipped, groups)
             task.receipt.inputs.append(input_record(planned, *stream.finish()))
         check_unchanged(folder, planned)
     task.receipt.skipped = dict(sorted(skipped.items()))

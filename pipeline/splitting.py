@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from manifests.identity import printed_ids
+from manifests.storage import Folder
 from pipeline import documents, shuffle
 from pipeline.near_duplicates import GROUPED
 from pipeline.receipts import State
@@ -47,7 +48,7 @@ def assign_splits(task: Task) -> None:
     task.receipt.state = state
 
 
-def splits_of(corpus: documents.Folder, name: str, rows: np.ndarray) -> pa.Table:
+def splits_of(corpus: Folder, name: str, rows: np.ndarray) -> pa.Table:
     """split and cluster of documents by their rows, which the split file of their part must have."""
     table = documents.read_table(corpus, name)
     known = table["row"].to_numpy()

@@ -46,7 +46,9 @@ def sample(task: Task) -> None:
     bound = int(min(1.0, task.arguments["share"]) * (2**64 - 1))
     tables = [SAMPLE.empty_table()]
     for rows, batch in documents.read_state(task.corpus, state, ["component", "file", "position", "text"]):
-        train = np.array([split == SPLITS[0] for split in splits_of(task.corpus, task.inputs["split"], rows)["split"].to_pylist()])
+        train = np.array(
+            [split == SPLITS[0] for split in splits_of(task.corpus, task.inputs["split"], rows)["split"].to_pylist()]
+        )
         ids = printed_ids(batch).to_pylist()
         keys = [sample_key(task.arguments["seed"], one) for one in ids]
         chosen = [row for row in np.flatnonzero(train).tolist() if keys[row] <= bound]
@@ -71,7 +73,9 @@ def make_tokenizer(task: Task) -> None:
     if options.file is not None:
         text = read_input(options.file).decode()
     else:
-        merged = pa.concat_tables([SAMPLE.empty_table(), *(documents.read_table(task.corpus, name) for name in task.inputs["samples"])])
+        merged = pa.concat_tables(
+            [SAMPLE.empty_table(), *(documents.read_table(task.corpus, name) for name in task.inputs["samples"])]
+        )
         merged = merged.sort_by([("key", "ascending"), ("id", "ascending")])
         lengths = documents.text_bytes(merged["text"])
         count = int(np.searchsorted(np.cumsum(lengths), options.sample_bytes, side="right"))
@@ -103,7 +107,9 @@ def encode(task: Task) -> None:
         ids = printed_ids(batch)
         keys = order_keys(task.arguments["seed"], ids)
         offsets, tokens = encoder.encode(batch["text"])
-        lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(tokens, schema.field("tokens").type.value_type))
+        lists = pa.LargeListArray.from_arrays(
+            pa.array(offsets, pa.int64()), pa.array(tokens, schema.field("tokens").type.value_type)
+        )
         ordinal = pa.array(task.inputs["base"] + batch["row"].to_numpy())
         size = pa.array(documents.text_bytes(batch["text"]))
         tables.append(pa.table([ids, pa.array(keys), ordinal, size, lists], schema=schema))
@@ -139,7 +145,9 @@ def pack(task: Task) -> None:
     task.receipt.add("index", write_parquet(task.corpus, task.file("shard.parquet"), index), index.num_rows)
     ordinal_of = dict(zip(table["id"].to_pylist(), table["ordinal"].to_pylist(), strict=True))
     ordinal = np.array([ordinal_of[one] for one in index["id"].to_pylist()], dtype=np.int64)
-    placed = pa.table([pa.array(ordinal), pa.array([name] * len(ordinal), pa.string()), index["start"], index["tokens"]], schema=PLACED)
+    placed = pa.table(
+        [pa.array(ordinal), pa.array([name] * len(ordinal), pa.string()), index["start"], index["tokens"]], schema=PLACED
+    )
     written = shuffle.write_partitions(
         task.corpus, task.file("placed.shuffle"), placed, ordinal // arguments["log_rows"], task.inputs["chunks"]
     )
@@ -198,5 +206,3 @@ def read_input(path: str) -> bytes:
     """A whole file that the recipe names."""
     parent, _, name = path.rpartition("/")
     return Folder(parent or "/").read(name)
-
-

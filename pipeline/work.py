@@ -78,7 +78,9 @@ def execute(corpus_url: str, work: Work) -> Receipt:
     getattr(importlib.import_module(module), name)(Task(corpus, work, receipt))
     for count in receipt.counts:
         if not count.conserves:
-            raise AssertionError(f"{work.step} part {work.part}: stage {count.stage} lost documents: {json.dumps(count.model_dump())}")
+            raise AssertionError(
+                f"{work.step} part {work.part}: stage {count.stage} lost documents: {json.dumps(count.model_dump())}"
+            )
     receipt.run = {
         "host": socket.gethostname(),
         "process": os.getpid(),
