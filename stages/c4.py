@@ -7,16 +7,16 @@ The lines that fail are taken out, which is an edit and logged as such; the page
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from manifests.rules import Rule
-from stages import languages, scripts, signals, words
-from stages.fineweb import has_terminals
+from stages import code_points, languages, signals, text_buffers
+from stages import filter_kernels as kernels
+from stages.fineweb import ends_sentences
 from stages.languages import Language
 from stages.stage import DataPath, Edits, Filter, Measurement, Options
 
@@ -46,7 +46,21 @@ class C4Options(Options):
 
 
 class C4(Filter[C4Options]):
-    """Takes out lines that are no prose, and bounds what is left of the page."""
+    """Takes out lines that are no prose, and bounds what is left of the page.
+
+    For every line, in this order: a word longer than `max_word_characters` drops it (in unspaced scripts a
+    word is a run without characters of such a script) · citations are cut out · it must end in an end mark
+    and not in `...` · it needs `min_words` · `lorem ipsum` is counted · `javascript` drops it · `{` is
+    counted · a policy phrase drops it. So a line that an earlier rule dropped is not looked at by a later
+    one. Blank lines and whitespace around lines go too; the edit `c4.whitespace` counts those lines.
+
+    sentences: runs of characters, in the lines that are left, ended by one or more sentence terminals and
+    any closing quotes or brackets. A mark of the Latin kind ends a sentence where whitespace or the end of
+    the line follows, so that `3.14` and `example.org` do not; `。` `！` `？` and the marks of an unspaced
+    language end one wherever they stand. What follows the last mark is none. Undefined for languages
+    without such marks, unless no line is left.
+    characters: code points of what is left. blocklist_words: listed words in it; undefined without a list.
+    """
 
     name: ClassVar[str] = "c4"
     version: ClassVar[int] = 1
@@ -95,22 +109,61 @@ class C4(Filter[C4Options]):
         return rules
 
     def measure(self, batch: pa.RecordBatch) -> Measurement:
-        texts, documents, edits = [], [], Edits()
-        for row, (text, code) in enumerate(zip(batch["text"].to_pylist(), signals.languages(batch), strict=True)):
-            language, spaced = languages.of_document(code, text, None)
-            page = Page(text, language, spaced, self.options)
-            for rule, count in page.edits.items():
-                edits.add(row, rule, count)
-            if self.blocklist is not None:
-                page.signals["c4.blocklist_words"] = self.blocklist.count(page.text, spaced)
-            texts.append(page.text)
-            documents.append(page.signals)
-        return Measurement(signals.columns(self.signals, documents), pa.array(texts, pa.large_string()), edits)
+        rows = languages.of_batch(batch)
+        data, offsets = text_buffers.of(batch["text"])
+        ends = ends_sentences(rows)
+        counts = np.zeros((batch.num_rows, 11), np.int64)
+        left = np.empty(offsets[-1] - offsets[0], np.uint8)
+        bounds = np.zeros(offsets.size, np.int64)
+        kernels.clean_lines(
+            data,
+            offsets,
+            code_points.classes(),
+            rows.spaced,
+            rows.number,
+            ends,
+            *languages.groups(line_marks),
+            *languages.groups(terminals),
+            *languages.groups(free_terminals),
+            *languages.groups(after_sentence),
+            *code_points.groups((LOREM_IPSUM, JAVASCRIPT, *POLICIES)),
+            self._limits(),
+            counts,
+            left,
+            bounds,
+        )
+        text = text_buffers.column(left[: bounds[-1]], bounds)
+        edited, rule = np.nonzero(counts[:, : len(EDIT_RULES)])
+        edits = Edits(edited.tolist(), [EDIT_RULES[index] for index in rule], counts[edited, rule].tolist())
+        blocked = None
+        if self.blocklist is not None:
+            pairs = zip(text.to_pylist(), rows.spaced, strict=True)
+            blocked = [self.blocklist.count(page, bool(spaced)) for page, spaced in pairs]
+        measured = [
+            signals.integers(counts[:, kernels.LOREM_IPSUM]),
+            signals.integers(counts[:, kernels.CURLY_BRACE]),
+            signals.integers(counts[:, kernels.SENTENCES], ~ends & (np.diff(bounds) > 0)),
+            signals.integers(counts[:, kernels.CLEAN_POINTS]),
+            pa.nulls(batch.num_rows, pa.int64()) if blocked is None else pa.array(blocked, pa.int64()),
+        ]
+        return Measurement(dict(zip(self.signals, measured, strict=True)), text, edits)
+
+    def _limits(self) -> tuple[int, bool, bool, int, int, bool, bool]:
+        """The options as the kernel takes them: -1 and False switch off."""
+        options = self.options
+        return (
+            -1 if options.max_word_characters is None else options.max_word_characters,
+            bool(options.citations),
+            bool(options.terminal_punctuation),
+            -1 if options.min_words is None else options.min_words,
+            -1 if options.min_characters_unspaced is None else options.min_characters_unspaced,
+            bool(options.javascript),
+            bool(options.policy),
+        )
 
 
-CITATION = re.compile(r"\[(?:\d*|edit|citation needed)\]")
-END_MARKS = (".", "?", "!", '"')
-ELLIPSIS = "..."
+LOREM_IPSUM = "lorem ipsum"
+JAVASCRIPT = "javascript"
 POLICIES = (
     "terms of use",
     "privacy policy",
@@ -128,131 +181,28 @@ EDIT_RULES = (
     "c4.javascript",
     "c4.policy",
 )
+FULLWIDTH_TERMINALS = "。！？｡．"
+CLOSING_MARKS = "\"'”’»)]"
 
 
-class Page:
-    """One page through the rules on lines: `text` is what is left, `edits` what was done, `signals` what
-    the page is judged by.
-
-    For every line, in this order: a word longer than `max_word_characters` drops it (in unspaced scripts a
-    word is a run without characters of such a script) · citations are cut out · it must end in an end mark
-    and not in `...` · it needs `min_words` · `lorem ipsum` is counted · `javascript` drops it · `{` is
-    counted · a policy phrase drops it. So a line that an earlier rule dropped is not looked at by a later
-    one. Blank lines and whitespace around lines go too; the edit `c4.whitespace` counts those lines.
-    """
-
-    def __init__(self, text: str, language: Language | None, spaced: bool, options: C4Options) -> None:
-        self.edits = dict.fromkeys(EDIT_RULES, 0)
-        self.signals: dict[str, signals.Value] = dict.fromkeys(C4.signals)
-        self._lorem_ipsum = self._curly_brace = 0
-        self._spaced = spaced
-        self._options = options
-        self._terminals = has_terminals(language, spaced)
-        self._ends = end_marks(_terminals(language), _closing(language))
-        kept = [line for piece in text.split("\n") if (line := self._line(piece)) is not None]
-        self.text = "\n".join(kept)
-        if self.text == text:
-            self.edits.clear()
-        self.signals["c4.lorem_ipsum_lines"] = self._lorem_ipsum
-        self.signals["c4.curly_brace_lines"] = self._curly_brace
-        if self._terminals or not kept:
-            self.signals["c4.sentences"] = sum(sentences(line, language) for line in kept)
-        self.signals["c4.characters"] = len(self.text)
-
-    def _line(self, piece: str) -> str | None:
-        """The line as it is kept, or None; counts what was done."""
-        options = self._options
-        line = piece.strip()
-        self.edits["c4.whitespace"] += line != piece or not line
-        if not line:
-            return None
-        if options.max_word_characters is not None and self._longest_word(line) > options.max_word_characters:
-            self.edits["c4.line_too_long_word"] += 1
-            return None
-        if options.citations:
-            line, citations = CITATION.subn("", line)
-            self.edits["c4.citation"] += citations
-            line = line.strip()
-            if not line:
-                return None
-        dropped = self._failing(line)
-        if dropped is not None:
-            self.edits[dropped] += 1
-            return None
-        return line
-
-    def _failing(self, line: str) -> str | None:
-        """The first rule that drops the line; counts on the way what the page rules look for."""
-        options = self._options
-        ends = line.endswith(self._ends) and not line.endswith(ELLIPSIS)
-        if options.terminal_punctuation and self._terminals and not ends:
-            return "c4.no_terminal_punctuation"
-        if self._too_short(line):
-            return "c4.too_few_words"
-        lowered = line.lower()
-        self._lorem_ipsum += "lorem ipsum" in lowered
-        if options.javascript and "javascript" in lowered:
-            return "c4.javascript"
-        self._curly_brace += "{" in line
-        if options.policy and any(policy in lowered for policy in POLICIES):
-            return "c4.policy"
-        return None
-
-    def _longest_word(self, line: str) -> int:
-        if not self._spaced:
-            line = "".join(" " if scripts.script_of(character) is not None else character for character in line)
-        return max(map(len, line.split()), default=0)
-
-    def _too_short(self, line: str) -> bool:
-        if self._spaced:
-            return self._options.min_words is not None and len(line.split()) < self._options.min_words
-        least = self._options.min_characters_unspaced
-        return least is not None and words.characters(line) < least
+def line_marks(language: Language | None) -> str:
+    """What may end a line beside Unicode's sentence terminals: `"`, and the language's marks."""
+    return '"' + terminals(language) + "".join(language.closing_marks if language is not None else ())
 
 
-@cache
-def end_marks(terminals: tuple[str, ...], closing: tuple[str, ...]) -> tuple[str, ...]:
-    """What a line may end in: `.` `?` `!` `"`, every sentence terminal of other scripts, and the language's
-    own marks."""
-    return tuple(sorted({*END_MARKS, *scripts.SENTENCE_TERMINALS, *terminals, *closing}))
+def terminals(language: Language | None) -> str:
+    """What ends a sentence beside Unicode's sentence terminals."""
+    return "".join(language.terminal_punctuation if language is not None else ())
 
 
-def sentences(line: str, language: Language | None) -> int:
-    """Sentences of a line: runs of characters ended by one or more sentence terminals and any closing
-    quotes or brackets.
-
-    A mark of the Latin kind (`.` `?` `!` and those of other spaced scripts) ends a sentence where
-    whitespace or the end of the line follows, so that `3.14` and `example.org` do not; `。` `！` `？` and the
-    marks of an unspaced language end one wherever they stand. What follows the last mark is none.
-    """
-    spaced = language is None or language.spaced
-    return sum(1 for _ in _sentence_end(_terminals(language), _closing(language), spaced).finditer(line))
+def free_terminals(language: Language | None) -> str:
+    """What ends a sentence wherever it stands, and not only before whitespace."""
+    return FULLWIDTH_TERMINALS + ("" if language is None or language.spaced else terminals(language))
 
 
-@cache
-def _sentence_end(terminals: tuple[str, ...], closing: tuple[str, ...], spaced: bool) -> re.Pattern[str]:
-    anywhere = FULLWIDTH_TERMINALS | (frozenset() if spaced else frozenset(terminals))
-    marks = scripts.SENTENCE_TERMINALS | anywhere | set(terminals)
-    any_mark, free, bound = _class(marks), _class(anywhere), _class(marks - anywhere)
-    after = _class({*CLOSING_MARKS, *closing})
-    # Possessive, and only from the first mark of a run: a page of dots takes linear time.
-    return re.compile(f"(?<!{any_mark})(?:{bound}*+{free}{any_mark}*+|{bound}++{after}*+(?=\\s|$))")
-
-
-def _class(characters: Iterable[str]) -> str:
-    return "[" + "".join(re.escape(character) for character in sorted(characters)) + "]"
-
-
-def _terminals(language: Language | None) -> tuple[str, ...]:
-    return language.terminal_punctuation if language is not None else ()
-
-
-def _closing(language: Language | None) -> tuple[str, ...]:
-    return language.closing_marks if language is not None else ()
-
-
-FULLWIDTH_TERMINALS = frozenset("。！？｡．")
-CLOSING_MARKS = ('"', "'", "”", "’", "»", ")", "]")
+def after_sentence(language: Language | None) -> str:
+    """What may stand between the mark that ends a sentence and whitespace."""
+    return CLOSING_MARKS + "".join(language.closing_marks if language is not None else ())
 
 
 class Blocklist:

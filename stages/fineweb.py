@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pyarrow as pa
 from pydantic import model_validator
 
 from manifests.rules import RATIO, Rule
-from stages import languages, scripts, signals, words
-from stages.gopher_repetition import repeated
+from stages import code_points, languages, signals, text_buffers
+from stages import filter_kernels as kernels
+from stages.gopher_repetition import repeated_pieces
 from stages.languages import Language
 from stages.stage import Filter, Measurement, Options
 
@@ -43,7 +45,14 @@ class FineWebOptions(Options):
 
 
 class FineWeb(Filter[FineWebOptions]):
-    """Measures and bounds terminal punctuation, short lines, duplicate lines and newlines."""
+    """Measures and bounds terminal punctuation, short lines, duplicate lines and newlines.
+
+    terminal_lines: lines that end in terminal punctuation / lines; undefined for languages that have none.
+    short_lines: lines of at most 30 code points / lines; in unspaced scripts of at most 15.
+    duplicate_line_characters: code points of lines that stood before / code points of lines.
+    newlines_per_word, newlines_per_character_unspaced: every `\\n` of the text / words, or code points but
+    whitespace.
+    """
 
     name: ClassVar[str] = "fineweb"
     version: ClassVar[int] = 1
@@ -73,49 +82,36 @@ class FineWeb(Filter[FineWebOptions]):
         return rules
 
     def measure(self, batch: pa.RecordBatch) -> Measurement:
-        documents = [
-            measure_text(text, *languages.of_document(code, text, None), self.options)
-            for text, code in zip(batch["text"].to_pylist(), signals.languages(batch), strict=True)
+        rows = languages.of_batch(batch)
+        data, offsets = text_buffers.of(batch["text"])
+        repeats = repeated_pieces(data, offsets, kernels.LINE)
+        options = self.options
+        short = np.where(rows.spaced, options.short_line_characters, options.short_line_characters_unspaced)
+        counts = np.zeros((batch.num_rows, 6), np.int64)
+        kernels.line_shapes(data, offsets, code_points.classes(), short, *languages.groups(line_marks), rows.number, counts)
+        count = counts.T
+        no_words, no_characters = ~rows.spaced, rows.spaced
+        lines = count[kernels.SHAPED_LINES]
+        measured = [
+            signals.integers(lines),
+            signals.ratios(count[kernels.TERMINAL_LINES], lines, ~ends_sentences(rows)),
+            signals.ratios(count[kernels.SHORT_LINES], lines, no_words),
+            signals.ratios(repeats[:, kernels.REPEAT_POINTS], repeats[:, kernels.PIECE_POINTS]),
+            signals.ratios(count[kernels.NEWLINES], count[kernels.SHAPED_WORDS], no_words),
+            signals.ratios(count[kernels.SHORT_LINES], lines, no_characters),
+            signals.ratios(count[kernels.NEWLINES], count[kernels.SHAPED_POINTS], no_characters),
         ]
-        return Measurement(signals.columns(self.signals, documents))
+        return Measurement(dict(zip(self.signals, measured, strict=True)))
 
 
-TERMINALS = tuple(sorted(scripts.SENTENCE_TERMINALS | {'"', "”"}))
-"""What ends a line for FineWeb: every sentence terminal of Unicode, and the quotes that may follow it."""
+def line_marks(language: Language | None) -> str:
+    """What ends a line for FineWeb beside Unicode's sentence terminals: closing quotes, and the language's
+    marks."""
+    return '"”' + "".join((*language.terminal_punctuation, *language.closing_marks) if language is not None else ())
 
 
-def measure_text(text: str, language: Language | None, spaced: bool, options: FineWebOptions) -> dict[str, signals.Value]:
-    """Every signal of one text.
-
-    terminal_lines: lines that end in terminal punctuation / lines; undefined for languages that have none.
-    short_lines: lines of at most 30 code points / lines; in unspaced scripts of at most 15.
-    duplicate_line_characters: code points of repeated lines / code points of lines.
-    newlines_per_word, newlines_per_character_unspaced: every `\\n` of the text / words, or code points but
-    whitespace.
-    """
-    lines = words.lines(text)
-    repeats = repeated(lines)
-    measured: dict[str, signals.Value] = dict.fromkeys(FineWeb.signals)
-    measured["fineweb.lines"] = len(lines)
-    if has_terminals(language, spaced):
-        ends = TERMINALS
-        if language is not None:
-            ends += language.terminal_punctuation + language.closing_marks
-        measured["fineweb.terminal_lines"] = (sum(line.endswith(ends) for line in lines), len(lines))
-    measured["fineweb.duplicate_line_characters"] = (sum(map(len, repeats)), sum(map(len, lines)))
-    newlines = text.count("\n")
-    if spaced:
-        short = sum(len(line) <= options.short_line_characters for line in lines)
-        measured["fineweb.short_lines"] = (short, len(lines))
-        measured["fineweb.newlines_per_word"] = (newlines, len(words.split(text)))
-    else:
-        short = sum(len(line) <= options.short_line_characters_unspaced for line in lines)
-        measured["fineweb.short_lines_unspaced"] = (short, len(lines))
-        measured["fineweb.newlines_per_character_unspaced"] = (newlines, words.characters(text))
-    return measured
-
-
-def has_terminals(language: Language | None, spaced: bool) -> bool:
-    """Does this language end sentences by a mark? Its file says; without one, languages that write spaces
-    do."""
-    return language.ends_sentences if language is not None else spaced
+def ends_sentences(rows: languages.Rows) -> np.ndarray:
+    """Does the language of a row end sentences by a mark? Its file says; without one, those that write
+    spaces do."""
+    by_file = rows.per_language(lambda language: language.ends_sentences if language is not None else False)
+    return np.where(rows.number >= 0, by_file > 0, rows.spaced)

@@ -3,14 +3,15 @@ spaces."""
 
 from __future__ import annotations
 
-import unicodedata
+from functools import cache
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from manifests.rules import RATIO, Rule
-from stages import languages, scripts, signals, words
-from stages.languages import Language
+from stages import code_points, languages, signals, text_buffers
+from stages import filter_kernels as kernels
 from stages.stage import Filter, Measurement, Options
 
 
@@ -78,62 +79,69 @@ class GopherQuality(Filter[GopherQualityOptions]):
         return rules
 
     def measure(self, batch: pa.RecordBatch) -> Measurement:
-        documents = [
-            measure_text(text, *languages.of_document(code, text, self.options.default_language))
-            for text, code in zip(batch["text"].to_pylist(), signals.languages(batch), strict=True)
+        rows = languages.of_batch(batch, self.options.default_language)
+        data, offsets = text_buffers.of(batch["text"])
+        counts = np.zeros((batch.num_rows, 12), np.int64)
+        kernels.quality(
+            data,
+            offsets,
+            code_points.classes(),
+            *code_points.case_folding(),
+            rows.spaced,
+            rows.number,
+            rows.scripts,
+            *function_words(),
+            counts,
+        )
+        count = counts.T
+        listed = rows.per_language(lambda language: len(language.function_words) if language else 0) > 0
+        no_words, no_characters = ~rows.spaced, rows.spaced
+        words, points, lines = count[kernels.WORDS], count[kernels.POINTS], count[kernels.LINES]
+        measured = [
+            rule_sets(rows),
+            signals.integers(words, no_words),
+            signals.ratios(count[kernels.WORD_POINTS], words, no_words),
+            signals.ratios(count[kernels.HASHES], words, no_words),
+            signals.ratios(count[kernels.ELLIPSES], words, no_words),
+            signals.ratios(count[kernels.BULLET_LINES], lines),
+            signals.ratios(count[kernels.ELLIPSIS_LINES], lines),
+            signals.ratios(count[kernels.ALPHABETIC_WORDS], words, no_words),
+            signals.integers(count[kernels.STOP_WORDS], no_words | ~listed),
+            signals.integers(points, no_characters),
+            signals.ratios(count[kernels.OWN_SCRIPT], points, no_characters),
+            signals.ratios(count[kernels.SYMBOLS], points, no_characters),
+            signals.integers(stop_characters(batch["text"], rows), no_characters | ~listed),
         ]
-        return Measurement(signals.columns(self.signals, documents))
+        return Measurement(dict(zip(self.signals, measured, strict=True)))
 
 
-BULLETS = ("•", "●", "-", "*")
-ELLIPSES = ("...", "…")
+def rule_sets(rows: languages.Rows) -> pa.Array:
+    """`words` or `characters`, and the code of the language file used (`words:en`), if any."""
+    kinds = {True: "words", False: "characters"}
+    return pa.array(
+        [
+            kinds[bool(spaced)] + (f":{language.code}" if language is not None else "")
+            for spaced, language in zip(rows.spaced, rows.languages(), strict=True)
+        ],
+        pa.string(),
+    )
 
 
-def measure_text(text: str, language: Language | None, spaced: bool) -> dict[str, signals.Value]:
-    """Every signal of one text.
-
-    rule_set: `words` or `characters`, and the code of the language file used (`words:en`), if any.
-    mean_word_length: code points / words. hashes_per_word, ellipses_per_word: occurrences of `#`, and of
-    `...` or `…`, / words.
-    bullet_lines, ellipsis_lines: lines that start with a bullet, or end in an ellipsis, / lines.
-    alphabetic_words: words with at least one alphabetic character / words.
-    stop_words: distinct function words of the language found, case-folded, punctuation stripped; undefined
-    without a language file.
-    characters_unspaced: code points but whitespace. script_share_unspaced: those of the language's own
-    script / all of them.
-    symbols_unspaced: `#`, `*`, `…`, `•` and code points of category S / all of them.
-    stop_characters_unspaced: distinct function words of the language that occur anywhere.
-    """
-    lines = words.lines(text)
-    function_words = language.function_words if language is not None else ()
-    rule_set = ("words" if spaced else "characters") + (f":{language.code}" if language is not None else "")
-    measured: dict[str, signals.Value] = dict.fromkeys(GopherQuality.signals)
-    measured["gopher.rule_set"] = rule_set
-    measured["gopher.bullet_lines"] = (sum(line.startswith(BULLETS) for line in lines), len(lines))
-    measured["gopher.ellipsis_lines"] = (sum(line.endswith(ELLIPSES) for line in lines), len(lines))
-    if spaced:
-        found = words.split(text)
-        measured["gopher.words"] = len(found)
-        measured["gopher.mean_word_length"] = (sum(map(len, found)), len(found))
-        measured["gopher.hashes_per_word"] = (text.count("#"), len(found))
-        measured["gopher.ellipses_per_word"] = (sum(map(text.count, ELLIPSES)), len(found))
-        measured["gopher.alphabetic_words"] = (sum(any(map(str.isalpha, word)) for word in found), len(found))
-        if function_words:
-            measured["gopher.stop_words"] = len({words.bare(word) for word in found}.intersection(function_words))
-        return measured
-    characters = "".join(words.split(text))
-    measured["gopher.characters_unspaced"] = len(characters)
-    measured["gopher.script_share_unspaced"] = (_of_script(characters, language, text), len(characters))
-    symbols = sum(character in SYMBOLS or unicodedata.category(character)[0] == "S" for character in characters)
-    measured["gopher.symbols_unspaced"] = (symbols, len(characters))
-    if function_words:
-        measured["gopher.stop_characters_unspaced"] = sum(word in text for word in function_words)
-    return measured
+def stop_characters(texts: pa.Array, rows: languages.Rows) -> np.ndarray:
+    """Distinct function words of the language that occur anywhere in an unspaced text; 0 for spaced
+    ones."""
+    found = np.zeros(len(rows.spaced), np.int64)
+    every = languages.every()
+    for row in np.flatnonzero(~rows.spaced & (rows.number >= 0)):
+        text = texts[int(row)].as_py()
+        found[row] = sum(word in text for word in every[rows.number[row]].function_words)
+    return found
 
 
-SYMBOLS = frozenset("#*…•")
-
-
-def _of_script(characters: str, language: Language | None, text: str) -> int:
-    own = language.scripts if language is not None else (scripts.unspaced_script(text),)
-    return sum(scripts.script_of(character) in own for character in characters)
+@cache
+def function_words() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All languages' function words: code points, where each word starts, and which word each language
+    starts with."""
+    every = languages.every()
+    points, starts = code_points.groups(word for language in every for word in language.function_words)
+    return points, starts, np.cumsum([0, *(len(language.function_words) for language in every)])

@@ -3,14 +3,14 @@ spaces."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
 
 from manifests.rules import RATIO, Rule
-from stages import languages, signals, words
-from stages.languages import Language
+from stages import code_points, languages, signals, text_buffers
+from stages import filter_kernels as kernels
 from stages.stage import Filter, Measurement, Options
 
 
@@ -18,8 +18,8 @@ class GopherRepetitionOptions(Options):
     """A document is removed when a share is greater than its bound. None switches a rule off.
 
     Those named `_unspaced` stand for the rules on n-grams of words in scripts without spaces: of n times as
-    many `stages.words.units` as the language's `characters_per_word`, with the same bounds. They were
-    chosen here.
+    many units (`stages.code_points`) as the language's `characters_per_word`, with the same bounds. They
+    were chosen here.
     """
 
     max_duplicate_lines: float | None = 0.30
@@ -51,7 +51,20 @@ DUPLICATE = (5, 6, 7, 8, 9, 10)
 
 
 class GopherRepetition(Filter[GopherRepetitionOptions]):
-    """Measures and bounds repeated lines, paragraphs and n-grams."""
+    """Measures and bounds repeated lines, paragraphs and n-grams.
+
+    duplicate_lines, duplicate_paragraphs: those that stood before in the text, to the character, / all;
+    duplicate_line_characters, duplicate_paragraph_characters: the code points of those / of all.
+    top_n_gram: code points of words in all occurrences of the most frequent n-gram / code points of all
+    words. Of equally frequent ones the n-gram with the most characters counts; 0 when every n-gram occurs
+    once; at most 1, although occurrences may overlap (`ha ha ha`).
+    duplicate_n_gram: code points of words that any n-gram covers which occurs at least twice, all its
+    occurrences, each character once, / code points of all words.
+
+    Words are compared case-folded and with their punctuation; code points are counted before folding. What
+    a
+    word, a line and a paragraph are: `stages.code_points`.
+    """
 
     name: ClassVar[str] = "gopher_repetition"
     version: ClassVar[int] = 1
@@ -75,72 +88,41 @@ class GopherRepetition(Filter[GopherRepetitionOptions]):
         ]
 
     def measure(self, batch: pa.RecordBatch) -> Measurement:
-        documents = [
-            measure_text(text, *languages.of_document(code, text, None))
-            for text, code in zip(batch["text"].to_pylist(), signals.languages(batch), strict=True)
-        ]
-        return Measurement(signals.columns(self.signals, documents))
-
-
-def measure_text(text: str, language: Language | None, spaced: bool) -> dict[str, signals.Value]:
-    """Every signal of one text: n-grams of words in a spaced text, of characters in an unspaced one."""
-    measured: dict[str, signals.Value] = dict.fromkeys(GopherRepetition.signals)
-    for name, pieces in (("line", words.lines(text)), ("paragraph", words.paragraphs(text))):
-        repeats = repeated(pieces)
-        measured[f"gopher_repetition.duplicate_{name}s"] = (len(repeats), len(pieces))
-        measured[f"gopher_repetition.duplicate_{name}_characters"] = (
-            sum(map(len, repeats)),
-            sum(map(len, pieces)),
+        rows = languages.of_batch(batch)
+        data, offsets = text_buffers.of(batch["text"])
+        classes = code_points.classes()
+        lines = repeated_pieces(data, offsets, kernels.LINE)
+        paragraphs = repeated_pieces(data, offsets, kernels.PARAGRAPH)
+        units = np.zeros(batch.num_rows, np.int64)
+        kernels.unit_counts(data, offsets, classes, rows.spaced, units)
+        factor = np.where(rows.spaced, 1, rows.per_language(languages.characters_per_word))
+        grams = np.zeros((batch.num_rows, 1 + len(TOP) + len(DUPLICATE)), np.int64)
+        kernels.repeated_grams(
+            data,
+            offsets,
+            classes,
+            *code_points.case_folding(),
+            rows.spaced,
+            factor,
+            units,
+            np.array(TOP),
+            np.array(DUPLICATE),
+            grams,
         )
-    units = words.split(text) if spaced else words.units(text)
-    form, factor = ("gram", 1) if spaced else ("gram_unspaced", languages.characters_per_word(language))
-    lengths = [len(unit) for unit in units]
-    folded = [unit.casefold() for unit in units]
-    for n in TOP:
-        measured[f"gopher_repetition.top_{n}_{form}"] = top_gram(folded, lengths, n * factor)
-    for n in DUPLICATE:
-        measured[f"gopher_repetition.duplicate_{n}_{form}"] = duplicate_grams(folded, lengths, n * factor)
-    return measured
+        measured = [
+            signals.ratios(lines[:, kernels.REPEATS], lines[:, kernels.PIECES]),
+            signals.ratios(paragraphs[:, kernels.REPEATS], paragraphs[:, kernels.PIECES]),
+            signals.ratios(lines[:, kernels.REPEAT_POINTS], lines[:, kernels.PIECE_POINTS]),
+            signals.ratios(paragraphs[:, kernels.REPEAT_POINTS], paragraphs[:, kernels.PIECE_POINTS]),
+        ]
+        for undefined in (~rows.spaced, rows.spaced):
+            measured += [signals.ratios(grams[:, column], grams[:, 0], undefined) for column in range(1, grams.shape[1])]
+        return Measurement(dict(zip(self.signals, measured, strict=True)))
 
 
-def repeated(pieces: Sequence[str]) -> list[str]:
-    """The pieces that stood before: every occurrence after the first."""
-    seen: set[str] = set()
-    repeats = []
-    for piece in pieces:
-        if piece in seen:
-            repeats.append(piece)
-        seen.add(piece)
-    return repeats
-
-
-def top_gram(units: Sequence[str], lengths: Sequence[int], n: int) -> tuple[int, int]:
-    """Characters in all occurrences of the most frequent n-gram / characters of all units.
-
-    Characters are those of the text before case folding. Of n-grams that are equally frequent the one with
-    the most characters counts. 0 when every n-gram occurs once; never above 1, although occurrences overlap
-    (`ha ha ha`).
-    """
-    total = sum(lengths)
-    counts: dict[tuple[str, ...], tuple[int, int]] = {}
-    for start in range(len(units) - n + 1):
-        gram = tuple(units[start : start + n])
-        count, characters = counts.get(gram, (0, 0))
-        counts[gram] = (count + 1, characters + sum(lengths[start : start + n]))
-    count, characters = max(counts.values(), default=(0, 0))
-    return (min(characters, total) if count > 1 else 0), total
-
-
-def duplicate_grams(units: Sequence[str], lengths: Sequence[int], n: int) -> tuple[int, int]:
-    """Characters covered by n-grams that occur at least twice, every occurrence, each character once /
-    characters of all units."""
-    total = sum(lengths)
-    starts: dict[tuple[str, ...], list[int]] = {}
-    for start in range(len(units) - n + 1):
-        starts.setdefault(tuple(units[start : start + n]), []).append(start)
-    covered: set[int] = set()
-    for occurrences in starts.values():
-        if len(occurrences) > 1:
-            for start in occurrences:
-                covered.update(range(start, start + n))
-    return sum(lengths[index] for index in covered), total
+def repeated_pieces(data: np.ndarray, offsets: np.ndarray, newlines: int) -> np.ndarray:
+    """int64 (n, 4): lines or paragraphs of every text, their code points, and of those that stood before,
+    the same."""
+    counts = np.zeros((offsets.size - 1, 4), np.int64)
+    kernels.repeated_pieces(data, offsets, code_points.classes(), newlines, counts)
+    return counts

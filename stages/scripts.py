@@ -6,8 +6,7 @@ PropList.txt's Sentence_Terminal for the marks; `str.isalpha`, `str.isspace` and
 
 from __future__ import annotations
 
-import bisect
-from collections import Counter
+import numpy as np
 
 UNSPACED_SCRIPTS: dict[str, tuple[tuple[int, int], ...]] = {
     "han": (
@@ -40,40 +39,17 @@ KANA_SHARE = 0.1
 none of the 220 Japanese sentences of Lingua's test set is that share below a quarter."""
 
 
-def script_of(character: str) -> str | None:
-    """The unspaced script of a character, None for every other character."""
-    point = ord(character)
-    index = bisect.bisect_right(_STARTS, point) - 1
-    if index >= 0 and point <= _RANGES[index][1]:
-        return _RANGES[index][2]
-    return None
+def unspaced(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which texts are unspaced, and the index in UNSPACED_SCRIPTS of the most frequent script of each.
 
-
-def unspaced_script(text: str) -> str | None:
-    """The most frequent unspaced script of a text of which more than half the letters are unspaced; None
-    for all other texts.
-
-    Letters are alphabetic characters and all characters of unspaced scripts. Ties go to the script named
-    first.
+    counts[row, 1 + k] are characters of script k, counts[row, 0] other alphabetic ones. Han counts as kana
+    where kana makes Japanese of it; ties go to the script named first.
     """
-    if text.isascii():
-        return None
-    letters = 0
-    counts: Counter[str] = Counter()
-    for character in text:
-        script = script_of(character)
-        if script is not None:
-            counts[script] += 1
-            letters += 1
-        elif character.isalpha():
-            letters += 1
-    unspaced = sum(counts.values())
-    if unspaced <= MAJORITY * letters:
-        return None
-    if counts["kana"] > 0 and counts["kana"] >= KANA_SHARE * (counts["han"] + counts["kana"]):
-        counts["kana"] += counts.pop("han", 0)
-    return max(UNSPACED_SCRIPTS, key=lambda script: counts[script])
-
-
-_RANGES = sorted((first, last, script) for script, ranges in UNSPACED_SCRIPTS.items() for first, last in ranges)
-_STARTS = [first for first, _, _ in _RANGES]
+    of_script = counts[:, 1:].copy()
+    unspaced = of_script.sum(axis=1) > MAJORITY * counts.sum(axis=1)
+    han, kana = (list(UNSPACED_SCRIPTS).index(name) for name in ("han", "kana"))
+    both = of_script[:, han] + of_script[:, kana]
+    japanese = (of_script[:, kana] > 0) & (of_script[:, kana] >= KANA_SHARE * both)
+    of_script[japanese, kana] = both[japanese]
+    of_script[japanese, han] = 0
+    return unspaced, of_script.argmax(axis=1)

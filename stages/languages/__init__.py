@@ -19,11 +19,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from stages import scripts
+from stages import code_points, filter_kernels, scripts, text_buffers
 
 
 class Language(BaseModel):
@@ -57,27 +61,67 @@ def known() -> list[str]:
 
 
 def identity() -> dict[str, str]:
-    """The SHA-256 of every language file, for the identity of the filters that read them."""
-    return {f"languages/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in _paths()}
+    """The SHA-256 of every language file and the version of Unicode, for the identity of the filters that
+    use them."""
+    files = {f"languages/{path.name}": hashlib.sha256(path.read_bytes()).hexdigest() for path in _paths()}
+    return files | code_points.identity()
 
 
-def of_document(code: str | None, text: str, default: str | None) -> tuple[Language | None, bool]:
-    """The language whose lists apply to a text (None: no file), and whether its words are separated by
-    spaces.
+@dataclass(frozen=True)
+class Rows:
+    """The languages of a batch of n documents.
 
-    A `code` with a file decides alone. Without a file the text's letters say whether it is spaced. Without
-    a code an unspaced text is zh, ja or th by its letters, and a spaced one is taken for `default`.
+    number: int32 (n,), index in `languages.every()`, -1 for a document whose language has no file.
+    spaced: bool (n,), whether words are separated by spaces.
+    scripts: int64 (n,), of unspaced documents, a bit 1 + k for each script k of stages.scripts it is
+    written in.
     """
-    if code is not None:
-        language = find(code)
-        if language is not None:
-            return language, language.spaced
-        return None, scripts.unspaced_script(text) is None
-    script = scripts.unspaced_script(text)
-    if script is None:
-        return (find(default) if default is not None else None), True
-    code = LANGUAGE_OF_SCRIPT.get(script)
-    return (find(code) if code is not None else None), False
+
+    number: np.ndarray
+    spaced: np.ndarray
+    scripts: np.ndarray
+
+    def languages(self) -> list[Language | None]:
+        """The language of every row."""
+        return [every()[number] if number >= 0 else None for number in self.number]
+
+    def per_language(self, of: Callable[[Language | None], int]) -> np.ndarray:
+        """An int64 for every row: that of its language, or that of None."""
+        values = np.array([*map(of, every()), of(None)], np.int64)
+        return values[self.number]
+
+
+def of_batch(batch: pa.RecordBatch, default: str | None = None) -> Rows:
+    """Which language's lists apply to every row, by its `language`; all null in a batch without that
+    column.
+
+    A code with a file decides alone. Without a file the text's letters say whether it is spaced. Where the
+    code is null, an unspaced text is zh, ja or th by its letters, and a spaced one is taken for `default`.
+    """
+    rows = batch.num_rows
+    codes = batch["language"].to_pylist() if "language" in batch.schema.names else [None] * rows
+    number = np.array([_number(code) for code in codes], np.int32).reshape(rows)
+    spaced = np.array([*(language.spaced for language in every()), True], bool)[number]
+    own = np.array([*(_bits(language.scripts) for language in every()), 0], np.int64)[number]
+    open_rows = np.flatnonzero(number < 0)
+    if open_rows.size:
+        data, offsets = text_buffers.of(batch["text"].take(pa.array(open_rows)))
+        counts = np.zeros((open_rows.size, 1 + len(scripts.UNSPACED_SCRIPTS)), np.int64)
+        filter_kernels.script_counts(data, offsets, code_points.classes(), counts)
+        names = list(scripts.UNSPACED_SCRIPTS)
+        for row, unspaced, script in zip(open_rows, *scripts.unspaced(counts), strict=True):
+            name = names[script]
+            spaced[row] = not unspaced
+            if codes[row] is None:
+                number[row] = _number(LANGUAGE_OF_SCRIPT.get(name) if unspaced else default)
+            if unspaced:
+                own[row] = _bits(("han", "kana") if name == "kana" else (name,))
+    return Rows(number, spaced, own)
+
+
+def groups(marks: Callable[[Language | None], Iterable[str]]) -> tuple[np.ndarray, np.ndarray]:
+    """`code_points.groups` of the marks of every language, and as the last group those of None."""
+    return code_points.groups([*map(marks, every()), marks(None)])
 
 
 def characters_per_word(language: Language | None) -> int:
@@ -91,6 +135,22 @@ CHARACTERS_PER_WORD = 6
 LANGUAGE_OF_SCRIPT = {"han": "zh", "kana": "ja", "thai": "th"}
 """The language that an unspaced text without a language is taken for. Kana makes Japanese of a text that is
 mostly Han."""
+
+
+@functools.cache
+def every() -> tuple[Language, ...]:
+    """All languages that have a file, in the order of their codes."""
+    return tuple(_files()[code] for code in known())
+
+
+@functools.cache
+def _number(code: str | None) -> int:
+    language = find(code) if code is not None else None
+    return known().index(language.code) if language is not None else -1
+
+
+def _bits(names: Iterable[str]) -> int:
+    return sum(2 << list(scripts.UNSPACED_SCRIPTS).index(name) for name in names)
 
 
 @functools.cache

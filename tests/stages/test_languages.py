@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import unicodedata
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from stages import languages, scripts, words
+from stages import code_points, filter_kernels, languages, scripts, text_buffers
+from tests.stages import plain
 
 
 @pytest.mark.parametrize("code", languages.known())
@@ -24,7 +27,7 @@ def test_every_list_of_every_language_names_its_source(code: str) -> None:
 def test_function_words_are_as_the_rule_compares_them(code: str) -> None:
     language = languages.find(code)
     assert language is not None
-    assert [words.bare(word) for word in language.function_words] == list(language.function_words)
+    assert [plain.bare(word) for word in language.function_words] == list(language.function_words)
     assert len(set(language.function_words)) == len(language.function_words) >= 8
     assert all(unicodedata.is_normalized("NFC", word) for word in language.function_words)
 
@@ -56,19 +59,37 @@ def test_a_region_does_not_hide_a_language() -> None:
     assert languages.find("tlh") is None
 
 
+def of(code: str | None, text: str, default: str | None = None) -> tuple[languages.Language | None, bool]:
+    batch = pa.record_batch({"text": pa.array([text], pa.large_string()), "language": pa.array([code], pa.string())})
+    rows = languages.of_batch(batch, default)
+    return rows.languages()[0], bool(rows.spaced[0])
+
+
 def test_a_language_file_decides_whatever_the_letters_are() -> None:
-    language, spaced = languages.of_document("zh", "an English text", None)
-    assert (language, spaced) == (languages.find("zh"), False)
+    assert of("zh", "an English text") == (languages.find("zh"), False)
 
 
 def test_a_language_without_a_file_goes_by_its_letters() -> None:
-    assert languages.of_document("lo", "ສະບາຍດີ", None) == (None, False)
-    assert languages.of_document("und", "plain letters", "en") == (None, True)
+    assert of("lo", "ສະບາຍດີ") == (None, False)
+    assert of("und", "plain letters", "en") == (None, True)
 
 
-def test_the_identity_changes_with_any_language_file() -> None:
-    assert set(languages.identity()) == {f"languages/{code}.toml" for code in languages.known()}
-    assert {len(digest) for digest in languages.identity().values()} == {64}
+def test_without_a_language_letters_decide_and_a_spaced_text_is_in_the_default_language() -> None:
+    assert of(None, "plain letters", "de") == (languages.find("de"), True)
+    assert of(None, "plain letters") == (None, True)
+    assert of(None, "ภาษาไทย", "de") == (languages.find("th"), False)
+
+
+def test_a_batch_without_the_column_has_no_languages() -> None:
+    rows = languages.of_batch(pa.record_batch({"text": pa.array(["汉字", "letters"], pa.large_string())}), "en")
+    assert rows.languages() == [languages.find("zh"), languages.find("en")]
+
+
+def test_the_identity_names_every_language_file_and_the_version_of_unicode() -> None:
+    identity = languages.identity()
+    assert identity.pop("unicode") == unicodedata.unidata_version
+    assert set(identity) == {f"languages/{code}.toml" for code in languages.known()}
+    assert {len(digest) for digest in identity.values()} == {64}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +111,11 @@ def test_the_identity_changes_with_any_language_file() -> None:
     ],
 )
 def test_a_text_is_unspaced_when_most_of_its_letters_are(text: str, script: str | None) -> None:
-    assert scripts.unspaced_script(text) == script
+    assert plain.unspaced_script(text) == script
+    counts = np.zeros((1, 1 + len(scripts.UNSPACED_SCRIPTS)), np.int64)
+    filter_kernels.script_counts(*text_buffers.of(pa.array([text])), code_points.classes(), counts)
+    unspaced, number = scripts.unspaced(counts)
+    assert (list(scripts.UNSPACED_SCRIPTS)[number[0]] if unspaced[0] else None) == script
 
 
 def test_scripts_do_not_overlap_and_hold_what_their_names_say() -> None:
@@ -101,7 +126,7 @@ def test_scripts_do_not_overlap_and_hold_what_their_names_say() -> None:
         name = unicodedata.name(chr(point), "")
         for script, word in names.items():
             if name.startswith(f"{word} ") and unicodedata.category(chr(point))[0] == "L":
-                assert scripts.script_of(chr(point)) == script, name
+                assert plain.script_of(chr(point)) == script, name
 
 
 def test_sentence_terminals_are_punctuation() -> None:
@@ -109,17 +134,20 @@ def test_sentence_terminals_are_punctuation() -> None:
 
 
 def test_words_are_separated_by_any_unicode_whitespace() -> None:
-    assert words.split("a\u00a0b\u3000c\u2028d\te\u200bf") == ["a", "b", "c", "d", "e\u200bf"]
+    data, offsets = text_buffers.of(pa.array(["a\u00a0b\u3000c\u2028d\te\u200bf"]))
+    words = np.zeros(1, np.int64)
+    filter_kernels.unit_counts(data, offsets, code_points.classes(), np.array([True]), words)
+    assert words.tolist() == [5]
 
 
 def test_only_a_newline_ends_a_line() -> None:
-    assert words.lines("a\u2028b\x0bc\n \nd\r\n") == ["a\u2028b\x0bc", "d"]
+    assert plain.lines_of("a\u2028b\x0bc\n \nd\r\n") == ["a\u2028b\x0bc", "d"]
 
 
 def test_two_newlines_or_more_end_a_paragraph() -> None:
-    assert words.paragraphs("\n\na\nb\n\n\n\n c \n\n\n") == ["a\nb", "c"]
+    assert plain.paragraphs("\n\na\nb\n\n\n\n c \n\n\n") == ["a\nb", "c"]
 
 
 def test_units_are_characters_and_runs_of_other_letters_and_digits() -> None:
-    assert words.units("用Python3写，2024 年 iPhone15") == ["用", "Python3", "写", "，", "2024", "年", "iPhone15"]
-    assert words.units("a b") == ["a", "b"]
+    assert plain.units_of("用Python3写，2024 年 iPhone15") == ["用", "Python3", "写", "，", "2024", "年", "iPhone15"]
+    assert plain.units_of("a b") == ["a", "b"]
