@@ -194,7 +194,7 @@ _DIGITS = re.compile(r"[+(]{0,2}\d[\d ().\-/\u00a0\u2010\u2011\u2013]{5,40}\d")
 """Where a phone number can be. Everything else is passed over at the speed of the regular expression engine."""
 
 _GAP = r"[ .\-/\u00a0\u2010\u2011\u2013]"
-_BEFORE = rf"(?<![\w+@#$€£¥%=])(?<!\d[(),:])(?<!\d{_GAP})"
+_BEFORE = r"(?<![\w+@#$€£¥%=])(?<!\d[(),:.\-/\u2010\u2011\u2013])"
 _AFTER = r"(?![\w%])(?![.,\-/:]\d)"
 _NATIONAL = {
     # North America: area and exchange codes do not begin with 0 or 1
@@ -229,6 +229,8 @@ _OTHER_NUMBER = re.compile(
     r"|订单号?|编号|注文番号)(?:\s?(?:no|nr|number|num|id|code|n°|№))?[\s.:#：№\-]{0,4}$",
     re.I,
 )
+_ROW_OF_NUMBERS = re.compile(r"\d[ \u00a0]$")
+_BLANK = re.compile(r"[ \u00a0]")
 _DATE = re.compile(
     r"(?:19|20)\d\d[ .\-/]\d{1,2}[ .\-/]\d{1,2}|\d{1,2}[ .\-/]\d{1,2}[ .\-/](?:19|20)\d\d|"
     r"(?:19|20)\d\d ?[\-/\u2013] ?(?:19|20)\d\d"
@@ -251,6 +253,9 @@ def _is_phone(match: re.Match[str]) -> bool:
     if _IDENTIFIER.search(token):
         return False
     if found.count("(") != found.count(")"):
+        return False
+    # In a row of numbers, only one that shows where it begins or is written in one piece can be a phone.
+    if _ROW_OF_NUMBERS.search(before) and found[0] not in "+(" and _BLANK.search(found):
         return False
     if match["international"] is not None:
         return _is_international(found, digits)

@@ -153,12 +153,12 @@ def test_utf16_claimed_for_plain_bytes_is_a_lie() -> None:
 @pytest.mark.parametrize(
     ("head", "label"),
     [
-        (b'<meta charset=windows-1251>', "windows-1251"),
+        (b"<meta charset=windows-1251>", "windows-1251"),
         (b'<META HTTP-EQUIV="Content-Type" CONTENT="text/html; charset=Shift_JIS">', "Shift_JIS"),
         (b'<?xml version="1.0" encoding="EUC-JP"?><rss>', "EUC-JP"),
         (b"<?xml version='1.0' encoding='utf-8'?><html><meta charset='gb2312'>", "gb2312"),
         (b'<!-- <meta charset="big5"> --><meta charset="utf-8">', "utf-8"),
-        (b'<script>var a = \'<meta charset="big5">\';</script>', None),
+        (b"<script>var a = '<meta charset=\"big5\">';</script>", None),
         (b"<p>the charset=utf-8 of this page</p>", None),
         (b" " * 20_000 + b"<meta charset=big5>", None),
     ],

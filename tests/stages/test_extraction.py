@@ -21,7 +21,10 @@ def article(number: int = 0, extra: str = "") -> bytes:
 
 
 def records(
-    payloads: list[bytes | None], media_type: str | None = "text/html", charset: str | None = None, texts: list[str | None] | None = None
+    payloads: list[bytes | None],
+    media_type: str | None = "text/html",
+    charset: str | None = None,
+    texts: list[str | None] | None = None,
 ) -> pa.RecordBatch:
     rows = len(payloads)
     table = empty_rows(
@@ -102,7 +105,9 @@ def test_html_is_recognised_without_a_media_type(stage: Extraction) -> None:
 
 
 def test_a_page_with_nothing_to_read_is_empty(stage: Extraction) -> None:
-    verdict = stage.decide(records([b"<html><body></body></html>", b"<html><body><script>x()</script></body></html>", b" \n ", b"<!-- x -->"]))
+    verdict = stage.decide(
+        records([b"<html><body></body></html>", b"<html><body><script>x()</script></body></html>", b" \n ", b"<!-- x -->"])
+    )
     assert rules(verdict) == ["extraction.empty"] * 4
 
 
