@@ -78,8 +78,9 @@ class Match:
 def load_items(path: str) -> list[Item]:
     """The items of a JSONL file, or of every JSONL file (also gzipped) below a folder, sorted by benchmark and name.
 
-    Fields: `benchmark` (else the file's name), `item` or `id` (else the line's number from 0), and `text`, or `question`
-    with `choices` and `answer`. Lines with the same benchmark and name are one item. BenchmarkError names file and line.
+    Fields: `benchmark` (else the file's name), `item` or `id` (else the line's number from 0), and `text`, or
+    `question` with `choices` and `answer`. Lines with the same benchmark and name are one item. BenchmarkError names
+    file and line.
     """
     items: dict[tuple[str, str], Item] = {}
     for name, lines in _files(path):
@@ -124,9 +125,7 @@ class BenchmarkIndex:
     ) -> None:
         self.items = list(items)
         self.by_word = _Grams(words, n, short, {tuple(words(phrase)) for phrase in exempt})
-        self.by_character = _Grams(
-            characters, n_characters, short_characters, {tuple(characters(phrase)) for phrase in exempt}
-        )
+        self.by_character = _Grams(characters, n_characters, short_characters, {tuple(characters(phrase)) for phrase in exempt})
         for index, item in enumerate(self.items):
             unspaced = is_unspaced(" ".join(item.questions) or " ".join(item.others))
             (self.by_character if unspaced else self.by_word).add(index, item)

@@ -1,8 +1,9 @@
 """Which document of a cluster stays, and through whom each other one joined it (DESIGN, Dedup 2 and 3).
 
-Documents are numbered 0..n-1 in id order (`manifests.identity`). `rank` is an int64 array indexed by document number, as
-`keep_ranks` makes it: a total order, the smaller rank stays. A *pair* is a verified edge between two documents. Every function
-here gives the same result whatever the order of its input rows, and whichever way round a pair is written.
+Documents are numbered 0..n-1 in id order (`manifests.identity`). `rank` is an int64 array indexed by document number,
+as `keep_ranks` makes it: a total order, the smaller rank stays. A *pair* is a verified edge between two documents.
+Every function here gives the same result whatever the order of its input rows, and whichever way round a pair is
+written.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class Clusters:
     """One row for each removed document, sorted by `removed`; all are document numbers but the Jaccards and sizes.
 
     linked, linked_jaccard: the neighbour by which it joined its cluster, and the Jaccard of that verified pair.
-    kept, kept_jaccard: the document that stays; NaN where (removed, kept) is no verified pair, so nobody has compared them.
+    kept, kept_jaccard: the document that stays; NaN where (removed, kept) is no verified pair, so nobody has compared
+    them.
     cluster: the member with the smallest number, which names the cluster. size: its members, the kept one included.
     """
 
@@ -41,8 +43,8 @@ class Clusters:
 def keep_ranks(priority: np.ndarray, length: np.ndarray, ordinal: np.ndarray, keep: Keep = "longest") -> np.ndarray:
     """int64 (n,): each document's place in keep order, 0 the first to be kept.
 
-    The order is total: higher component `priority`, then (keep="longest") greater `length` in bytes of UTF-8, then smaller
-    `ordinal`, the document's number in id order.
+    The order is total: higher component `priority`, then (keep="longest") greater `length` in bytes of UTF-8, then
+    smaller `ordinal`, the document's number in id order.
     """
     priority, length, ordinal = (np.asarray(values, dtype=np.int64) for values in (priority, length, ordinal))
     keys = (ordinal, -length, -priority) if keep == "longest" else (ordinal, -priority)
@@ -54,10 +56,11 @@ def keep_ranks(priority: np.ndarray, length: np.ndarray, ordinal: np.ndarray, ke
 def group_duplicates(
     keys: np.ndarray, rank: np.ndarray, documents: np.ndarray | None = None, scope: np.ndarray | None = None
 ) -> Clusters:
-    """Groups rows with equal `keys` (uint64 (m,) or (m, k)); in each group all but the best-ranked document are removed.
+    """Groups rows with equal `keys` (uint64 (m,) or (m, k)); in each group all but the best-ranked document are
+    removed.
 
-    Row i belongs to document `documents[i]` (default: i). With `scope` (integers (m,)), rows of different scope are never
-    grouped. `linked` is `kept`, and both Jaccards are 1.
+    Row i belongs to document `documents[i]` (default: i). With `scope` (integers (m,)), rows of different scope are
+    never grouped. `linked` is `kept`, and both Jaccards are 1.
     """
     keys = np.asarray(keys, dtype=np.uint64)
     if not len(keys):
@@ -75,10 +78,10 @@ def group_duplicates(
 def resolve(pairs: np.ndarray, jaccard: np.ndarray, rank: np.ndarray, chain: Chain = "closure") -> Clusters:
     """What verified pairs (int64 (e, 2), with their `jaccard`) remove.
 
-    "closure": a cluster is a connected component, and its best-ranked document is kept. `linked` is the neighbour one step
-    nearer to the kept one: of several the one with the higher Jaccard, then the better rank.
-    "direct": in keep order, a document is removed only if it has a pair with one that was kept before; that one (of several
-    the best-ranked) is both `linked` and `kept`. A cluster is then a kept document and those removed for it.
+    "closure": a cluster is a connected component, and its best-ranked document is kept. `linked` is the neighbour one
+    step nearer to the kept one: of several the one with the higher Jaccard, then the better rank.
+    "direct": in keep order, a document is removed only if it has a pair with one that was kept before; that one (of
+    several the best-ranked) is both `linked` and `kept`. A cluster is then a kept document and those removed for it.
     """
     pairs = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
     jaccard = np.asarray(jaccard, dtype=np.float64)
@@ -136,7 +139,8 @@ def _all_but_first(number: np.ndarray, first: np.ndarray) -> Clusters:
 
 
 def _adjacency(pairs: np.ndarray, jaccard: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Both directions of every pair, node by node, neighbours in rank order; a pair given twice stands twice, harmlessly."""
+    """Both directions of every pair, node by node, neighbours in rank order; a pair given twice stands twice,
+    harmlessly."""
     source = np.concatenate([pairs[:, 0], pairs[:, 1]])
     target = np.concatenate([pairs[:, 1], pairs[:, 0]])
     weight = np.concatenate([jaccard, jaccard])

@@ -1,7 +1,9 @@
-"""Exact duplicates: documents whose text is the same after NFC, lower-casing and collapsing white space (DESIGN, Dedup 1).
+"""Exact duplicates: documents whose text is the same after NFC, lower-casing and collapsing white space (DESIGN,
+Dedup 1).
 
-Two documents are duplicates when their 128-bit keys agree. With 10 billion documents the chance that any two different
-texts share a key is below 10^20 / 2^129 = 2e-19. Which one stays is decided by `stages.clusters.keep_ranks`.
+Two documents are duplicates when their 128-bit keys agree. With 10 billion documents the chance that any two
+different texts share a key is below 10^20 / 2^129 = 2e-19. Which one stays is decided by
+`stages.clusters.keep_ranks`.
 """
 
 from __future__ import annotations

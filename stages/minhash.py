@@ -1,10 +1,12 @@
-"""Near-duplicates: MinHash signatures, bands, candidate pairs and their exact Jaccard (Broder 1997; FineWeb: Penedo et al. 2024).
+"""Near-duplicates: MinHash signatures, bands, candidate pairs and their exact Jaccard (Broder 1997; FineWeb: Penedo
+et al. 2024).
 
-Two documents whose shingle sets have Jaccard similarity J agree in one of `bands` bands of `rows` minima with probability
-1 - (1 - J^rows)^bands (`collision_probability`); each such pair is then verified by its exact Jaccard, so a removal never rests on an
-estimate. Signatures are datasketch 2's `affine32` scheme: for a shingle's low 32 bits h, mixed by MurmurHash3's finaliser, the minimum
-of (a h + b) mod 2^32 with odd a, a bijection in which wrapping is the modulus and cannot lose bits. They equal
-`datasketch.MinHash(num_perm=bands * rows, seed=seed, hashfunc=…).hashvalues` bit for bit.
+Two documents whose shingle sets have Jaccard similarity J agree in one of `bands` bands of `rows` minima with
+probability 1 - (1 - J^rows)^bands (`collision_probability`); each such pair is then verified by its exact Jaccard, so
+a removal never rests on an estimate. Signatures are datasketch 2's `affine32` scheme: for a shingle's low 32 bits h,
+mixed by MurmurHash3's finaliser, the minimum of (a h + b) mod 2^32 with odd a, a bijection in which wrapping is the
+modulus and cannot lose bits. They equal `datasketch.MinHash(num_perm=bands * rows, seed=seed, hashfunc=…).hashvalues`
+bit for bit.
 """
 
 from __future__ import annotations
@@ -69,15 +71,14 @@ def band_keys(signatures: np.ndarray, bands: int, rows: int, scope: np.ndarray |
     return _band_keys(np.ascontiguousarray(signatures), scopes, bands, rows)
 
 
-def bucket_pairs(
-    keys: np.ndarray, documents: np.ndarray, rank: np.ndarray, options: BandOptions
-) -> tuple[np.ndarray, int]:
+def bucket_pairs(keys: np.ndarray, documents: np.ndarray, rank: np.ndarray, options: BandOptions) -> tuple[np.ndarray, int]:
     """Candidate pairs, int64 (p, 2), and the number of pairs skipped.
 
-    `keys` are band keys, uint64 (m,) or (m, bands); row i is of document `documents[i]`; `rank` is indexed by document number.
-    A pair has its better-ranked document left; pairs are distinct and sorted. Members of a bucket (rows with one key) are all
-    paired; one with more than `max_bucket` pairs its first `bucket_sample` members in keep order with each other and with
-    all others, and the pairs left out are counted, once for each such bucket that holds them.
+    `keys` are band keys, uint64 (m,) or (m, bands); row i is of document `documents[i]`; `rank` is indexed by
+    document number. A pair has its better-ranked document left; pairs are distinct and sorted. Members of a bucket
+    (rows with one key) are all paired; one with more than `max_bucket` pairs its first `bucket_sample` members in
+    keep order with each other and with all others, and the pairs left out are counted, once for each such bucket that
+    holds them.
     """
     keys = np.asarray(keys, dtype=np.uint64)
     documents = np.asarray(documents, dtype=np.int64)
@@ -110,8 +111,9 @@ def distinct_pairs(pairs: np.ndarray) -> np.ndarray:
 def jaccard(sets: ShingleSets, left: np.ndarray, right: np.ndarray, limit: int = MAX_SHINGLES) -> np.ndarray:
     """float64 (p,): |A and B| / |A or B| of rows `left[i]` and `right[i]` of `sets`.
 
-    Exact for sets below `limit`. A set that was cut to its `limit` smallest hashes is a uniform sample of those up to its largest;
-    the quotient is then taken over the hashes that both samples would hold, an unbiased estimate from about `limit` hashes.
+    Exact for sets below `limit`. A set that was cut to its `limit` smallest hashes is a uniform sample of those up to
+    its largest; the quotient is then taken over the hashes that both samples would hold, an unbiased estimate from
+    about `limit` hashes.
     """
     left, right = np.asarray(left, dtype=np.int64), np.asarray(right, dtype=np.int64)
     return _jaccard(sets.offsets, sets.hashes, left, right, limit)
@@ -125,8 +127,9 @@ def collision_probability(similarity: float, bands: int, rows: int) -> float:
 def choose_parameters(threshold: float, recall: float = 0.95, max_permutations: int = 256) -> tuple[int, int]:
     """(bands, rows) that find a pair of Jaccard `threshold` with at least probability `recall`.
 
-    Of all choices within `max_permutations` minima it is the one with the fewest candidates below the threshold, taking pairs as
-    evenly spread over [0, threshold); at equal numbers the one with fewer minima. ValueError when none reaches the recall.
+    Of all choices within `max_permutations` minima it is the one with the fewest candidates below the threshold,
+    taking pairs as evenly spread over [0, threshold); at equal numbers the one with fewer minima. ValueError when
+    none reaches the recall.
     """
     if not (0 < threshold < 1 and 0 < recall < 1):
         raise ValueError(f"threshold and recall lie between 0 and 1, not {threshold} and {recall}")

@@ -188,11 +188,12 @@ class Encoder:
 
 
 def piece_pattern(digits: str) -> str:
-    """The pieces that BPE does not cross: a regular expression that matches every character, in the dialect of Oniguruma.
+    """The pieces that BPE does not cross: a regular expression that matches every character, in the dialect of
+    Oniguruma.
 
     In this order: English contractions; letters with one leading space or mark; numbers; punctuation with one leading
-    space and the line ends after it; line ends with the white space before them; white space without its last character,
-    which belongs to the word behind it; white space.
+    space and the line ends after it; line ends with the white space before them; white space without its last
+    character, which belongs to the word behind it; white space.
     """
     most = LONGEST_PIECE
     numbers = {"single": r"\p{N}", "triple": r"\p{N}{1,3}", "whole": rf"\p{{N}}{{1,{most}}}"}[digits]
@@ -256,5 +257,3 @@ def _probes(special: list[str]) -> list[str]:
         "ABC don't 1234567 1,000.50",
         *("".join(f"before {name} after{name}{name}" for name in some) for some in batched),
     ]
-
-

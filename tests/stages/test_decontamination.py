@@ -139,7 +139,9 @@ def test_a_prompt_label_around_a_short_question_does_not_hide_it(tmp_path: Path)
 def test_a_question_too_short_alone_is_looked_for_with_its_answer(tmp_path: Path) -> None:
     item = {"id": "i", "question": "Who wrote Moby Dick?", "answer": "Herman Melville wrote it in 1851"}
     stage = stage_of(tmp_path, item)
-    assert decided(stage, document("Who wrote Moby Dick"), document("Who wrote Moby Dick? Herman Melville wrote it in 1851")).rule.tolist() == [-1, 1]
+    assert decided(
+        stage, document("Who wrote Moby Dick"), document("Who wrote Moby Dick? Herman Melville wrote it in 1851")
+    ).rule.tolist() == [-1, 1]
 
 
 def test_long_choices_and_answers_count_and_short_ones_do_not(tmp_path: Path) -> None:
@@ -179,7 +181,9 @@ def test_a_bad_line_is_an_error_with_file_and_line(tmp_path: Path, line: str, me
 def test_a_folder_is_read_whole_gzipped_or_not(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "one.jsonl").write_text(json.dumps({"text": "a\u2028b \u0085 c"}, ensure_ascii=False) + "\n\n")
-    (tmp_path / "sub" / "two.jsonl.gz").write_bytes(gzip.compress(json.dumps({"benchmark": "x", "item": 7, "text": "t"}).encode()))
+    (tmp_path / "sub" / "two.jsonl.gz").write_bytes(
+        gzip.compress(json.dumps({"benchmark": "x", "item": 7, "text": "t"}).encode())
+    )
     (tmp_path / "readme.txt").write_text("no benchmark")
     items = [(item.benchmark, item.name, item.questions) for item in load_items(str(tmp_path))]
     assert items == [("one", "0", ["a\u2028b \u0085 c"]), ("x", "7", ["t"])]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.clusters import keep_ranks, resolve
+from stages.exact_dedup import normalised
 from stages.minhash import (
     MinHashOptions,
     band_keys,
@@ -21,6 +22,8 @@ from stages.minhash import (
     signatures,
 )
 from stages.shingles import ShingleOptions, ShingleSets, is_unspaced, shingle_sets
+
+WORDS = ["a ", "B ", "c\t", "d\n", "É ", "e\u0301 ", "ß\x1c", "İ ", "中", "文", "のカ", "\u3000", "ไทย", "\u00a0", "Σς "]
 
 
 def sets_of(*texts: str | None, **options: object) -> ShingleSets:
@@ -62,9 +65,38 @@ def test_sha1_shingles_have_the_low_bits_that_datasketch_takes() -> None:
     assert len(hashlib.sha1(b"").digest()) == 20
 
 
-@given(st.lists(st.sampled_from("a b c d É é ß İ".split()), max_size=12).map(" ".join))
-def test_a_text_has_as_many_shingles_as_its_words_say(text: str) -> None:
-    assert len(sets_of(text)[0]) == max(1, len(plain_shingles(text)))
+def plain_set(text: str, language: str | None) -> list[int]:
+    """A text's shingles by the definition alone."""
+    form = normalised(text)
+    if is_unspaced(form, language):
+        letters = form.replace(" ", "")
+        pieces = [letters[start : start + 10] for start in range(len(letters) - 9)] or ["\0" + letters]
+    else:
+        words = form.split(" ")
+        pieces = [" ".join(words[start : start + 5]) for start in range(len(words) - 4)] or ["\0" + form]
+    return sorted({xxhash.xxh3_64_intdigest(piece.encode()) for piece in pieces})
+
+
+@given(
+    st.lists(st.one_of(st.text(max_size=60), st.lists(st.sampled_from(WORDS), max_size=30).map("".join)), max_size=5),
+    st.sampled_from([None, "en", "zh"]),
+)
+def test_the_kernel_gives_the_set_that_the_definition_gives(texts: list[str], language: str | None) -> None:
+    sets = shingle_sets(pa.array(texts, pa.large_string()), pa.array([language] * len(texts), pa.string()))
+    assert [each.tolist() for each in map(sets.__getitem__, range(len(texts)))] == [plain_set(t, language) for t in texts]
+
+
+def test_words_longer_than_the_kernels_hash_are_hashed_all_the_same() -> None:
+    text = " ".join(f"{number}" * 100 for number in range(20)) + " a b c d e f"
+    assert sets_of(text)[0].tolist() == plain_set(text, None)
+    assert sets_of("x" * 1000)[0].tolist() == [xxhash.xxh3_64_intdigest(b"\0" + b"x" * 1000)]
+
+
+def test_slices_and_both_string_types_are_read_where_they_lie() -> None:
+    texts = [words(9, seed) for seed in range(6)] + ["é " * 9]
+    for kind in (pa.string(), pa.large_string()):
+        sliced = shingle_sets(pa.array(texts, kind)[2:])
+        assert [sliced[row].tolist() for row in range(5)] == [plain_set(text, None) for text in texts[2:]]
 
 
 def test_texts_shorter_than_a_shingle_are_compared_exactly() -> None:
@@ -197,9 +229,7 @@ def test_a_signature_of_another_size_is_refused() -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9)), max_size=30), st.permutations(range(10)), st.data())
 def test_all_pairs_of_a_bucket_are_candidates_once_better_one_left(rows, rank, data) -> None:
     expected = {
-        (a, b)
-        for (key, a), (other, b) in itertools.permutations(rows, 2)
-        if key == other and a != b and rank[a] < rank[b]
+        (a, b) for (key, a), (other, b) in itertools.permutations(rows, 2) if key == other and a != b and rank[a] < rank[b]
     }
     mixed = data.draw(st.permutations(rows))
     pairs, skipped = bucket_pairs(

@@ -89,7 +89,7 @@ def test_the_width_of_an_id_follows_the_vocabulary() -> None:
 
 def test_a_file_of_another_width_than_declared_is_refused() -> None:
     ten = np.arange(10, dtype="<u2").tobytes()
-    with pytest.raises(ShardError, match="10 tokens of uint32 .* are 40 bytes, but it has 20"):
+    with pytest.raises(ShardError, match=r"10 tokens of uint32 .* are 40 bytes, but it has 20"):
         read_tokens(ten, 100_000, 10)
     with pytest.raises(ShardError, match="5 tokens of uint16"):
         read_tokens(ten, 1000, 5)

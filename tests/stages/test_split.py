@@ -34,7 +34,7 @@ def test_the_split_of_an_id_is_the_same_in_every_process_and_run() -> None:
 def test_an_empty_split_is_an_error_that_says_what_to_do() -> None:
     with pytest.raises(SplitError, match=r"the validation split is empty: share 0.005 of 50 documents; .* about 0\.13"):
         check(["train"] * 49 + ["test"], {"validation": 0.005, "test": 0.005})
-    with pytest.raises(SplitError, match="the train split is empty: .*hold out less"):
+    with pytest.raises(SplitError, match=r"the train split is empty: .*hold out less"):
         check(["validation", "test"], SHARES)
     with pytest.raises(SplitError, match="no documents to split"):
         check([], SHARES)

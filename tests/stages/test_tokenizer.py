@@ -150,7 +150,7 @@ def test_a_tokenizer_that_normalises_is_refused() -> None:
 
 def test_a_tokenizer_without_a_beginning_is_refused_unless_it_is_named() -> None:
     text = given_tokenizer(sorted(pre_tokenizers.ByteLevel.alphabet()), bos="<start>")
-    with pytest.raises(TokenizerError, match="no special token begins a document: .*; it has <start>"):
+    with pytest.raises(TokenizerError, match=r"no special token begins a document: .*; it has <start>"):
         Encoder(text)
     assert Encoder(text, bos="<start>").bos_id == 0
 
