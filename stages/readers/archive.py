@@ -23,6 +23,7 @@ MAX_HEADER_BYTES = 1 << 20
 """A longer header is damage. Crawlers put JSON into WARC headers, some of it long."""
 HEAD_BYTES = 4096
 """Looked at to tell whether a record starts here; ARC's line holds a whole URL."""
+MAX_LINE_ENDS = 64
 SEARCH_BYTES = 256 << 10
 DOCUMENT_TYPES = ("response", "resource", "conversion")
 OTHER_TYPES = ("warcinfo", "request", "metadata", "revisit", "continuation")
@@ -39,6 +40,7 @@ _ARC_STRICT = re.compile(
 )
 _FILEDESC = b"filedesc:"
 _BLANK = b"\r\n\0 \t"
+_FOLD = (" ", "\t")
 _BLANK_LINE = (b"\n\r\n", b"\n\n", b"\n\r\r\n")
 
 
@@ -94,6 +96,7 @@ class _Archive:
                 start = self._here()
                 if not self._at_record():
                     skipped = self._skip_to_record()
+                    self._decide_mode()
                     region = ArchiveRecord(self._placed(start), "region", got=skipped)
                     region.fail("damaged", f"{skipped} bytes that belong to no record", float(skipped))
                     yield region
@@ -123,7 +126,7 @@ class _Archive:
             return
         if self.source.joined:
             self.mode = "whole"
-        elif self.source.fill(1):
+        elif self.source.fill(1) and self._at_record():
             self.mode = "member" if self.source.fresh else "whole"
 
     def _find_beginning(self) -> ArchiveRecord | None:
@@ -206,6 +209,7 @@ class _Archive:
             last_member = source.member if complete else last_member
             framed = True
             self._close(record, block_start)
+            self._decide_mode()
         except Damaged as fault:
             elsewhere = framed and fault.offset > last_member
             if elsewhere or (complete and self.mode == "whole"):
@@ -218,7 +222,6 @@ class _Archive:
                 record.got = source.offset - block_start if record.length >= 0 else 0
                 yield from self._after(fault, record, start)
             return
-        self._decide_mode()
         record.position = self._placed(start)
         yield record
 
@@ -347,36 +350,38 @@ class _Archive:
                 self._skip_to_record()
         elif record.got < record.length:
             record.fail("truncated", f"{record.got} of {record.length} bytes", float(record.got))
-            if not (source.packed and source.fresh):
+            if not (source.packed and source.fresh and source.fill(1)):
                 self._reframe(record, block_start)
         else:
             line_ends = self._pass_line_ends()
             needed = 2 if record.kind == "warc" else 1
-            if source.fill(1) and line_ends < needed and not source.fresh and not self._at_record():
-                record.fail("damaged", "")
-                self._reframe(record, block_start)
+            if source.fill(1) and not source.fresh and not self._at_record():
+                pattern = _ARC_STRICT if record.kind == "arc" else _WARC_STRICT
+                if line_ends.count(b"\n") < needed or pattern.search(record.block):
+                    record.fail("damaged", "")
+                    self._reframe(record, block_start, line_ends)
         if not source.fill(1):
             self._go_to_next()
 
-    def _pass_line_ends(self) -> int:
-        """Passes over CR and LF at the cursor, within the member; the number of LF."""
+    def _pass_line_ends(self) -> bytes:
+        """Passes over CR and LF at the cursor, within the member, and returns them; at most a few, which is what writers write."""
         source = self.source
-        count = 0
-        while source.fill(4):
+        passed = b""
+        while source.fill(4) and len(passed) < MAX_LINE_ENDS:
             if source.data.startswith(b"\r\n\r\n", source.at):
+                passed += b"\r\n\r\n"
                 source.at += 4
-                count += 2
             elif source.data[source.at] in b"\r\n":
-                count += source.data[source.at] == 10
+                passed += source.data[source.at : source.at + 1]
                 source.at += 1
             else:
                 break
-        return count
+        return passed
 
-    def _reframe(self, record: ArchiveRecord, block_start: int) -> None:
+    def _reframe(self, record: ArchiveRecord, block_start: int, line_ends: bytes = b"") -> None:
         """Finds the record behind one of wrong length, in the block that it claims or after it."""
         source = self.source
-        source.rewind(record.block if source.packed else b"", block_start)
+        source.rewind(record.block + line_ends if source.packed else b"", block_start)
         passed = self._skip_to_record()
         if source.fill(1):
             where = f"the next record starts after {passed}"
@@ -406,29 +411,24 @@ def _header_end(data: bytes, start: int, stop: int) -> int:
 def _fields(head: bytes) -> dict[str, str]:
     """Header fields by lower-case name; the first of a name counts, folded lines are joined, lines without a
     colon ignored."""
+    try:
+        lines = head.decode().split("\n")
+    except UnicodeDecodeError:
+        lines = [
+            plain_text(line, len(line)) if line[:1] not in b" \t" else " " + plain_text(line, len(line))
+            for line in head.split(b"\n")
+        ]
     fields: dict[str, str] = {}
     last = ""
-    for line in head.split(b"\n"):
-        if line[:1] in b" \t" and line.strip() and last:
-            fields[last] += " " + _decoded(line).strip()
-            continue
-        name, colon, value = line.partition(b":")
-        if not colon:
-            continue
-        key = _decoded(name).strip().lower()
-        if key not in fields:
-            fields[key] = _decoded(value).strip()
-            last = key
-        else:
-            last = ""
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if last and line[:1] in _FOLD and line.strip():
+            fields[last] += " " + line.strip()
+        elif colon:
+            name = name.strip().lower()
+            last = "" if name in fields else name
+            fields.setdefault(name, value.strip())
     return fields
-
-
-def _decoded(value: bytes) -> str:
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
 
 
 def _url(value: str | None) -> str | None:

@@ -78,8 +78,14 @@ class Unpacked:
         have = len(self.data) - self.at
         if have >= wanted or self._member is None:
             return have
-        parts = [self.data[self.at :]]
         self.base += self.at
+        if not have:
+            self.data, self.at = b"", 0
+            self.data = self._piece()
+            have = len(self.data)
+            if have >= wanted or not have:
+                return have
+        parts = [self.data[self.at :]]
         self.at = 0
         try:
             while have < wanted:
@@ -115,6 +121,7 @@ class Unpacked:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             raise pending
+        self.at = len(self.data)
         while self._member is not None and self.fill(1):
             self.at = len(self.data)
         if not self.packed:

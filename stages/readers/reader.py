@@ -132,6 +132,8 @@ def plain_text(value: bytes | str, limit: int = MAX_DETAIL_CHARACTERS) -> str:
             text = value.decode("latin-1")
     else:
         text = value
+    if len(text) <= limit and text.isprintable():
+        return text.strip()
     text = text[: 4 * limit].encode("utf-8", "replace").decode()
     return "".join(c for c in text if c.isprintable()).strip()[:limit]
 
