@@ -102,9 +102,10 @@ def replace_addresses(text: str) -> tuple[str, int]:
         count += 1
         return IP
 
-    if text.count(".") >= 3:
+    # The first expressions begin with a digit, which the engine finds quickly; the second ones look around every match.
+    if _MAYBE_IPV4.search(text):
         text = _IPV4.sub(placeholder, text)
-    if text.count(":") >= 2:
+    if _MAYBE_IPV6.search(text):
         text = _IPV6.sub(placeholder, text)
     return text, count
 
@@ -114,8 +115,8 @@ def replace_phones(text: str) -> tuple[str, int]:
     pieces: list[str] = []
     done = 0
     for candidate in _DIGITS.finditer(text):
-        start, end = candidate.span()
-        start = max(start, done)
+        # With the plus sign or parenthesis that may stand before the first digit.
+        start, end = max(candidate.start() - 3, done, 0), candidate.end()
         while start < end:
             # Two characters more, so that what must not follow a number is seen.
             match = _PHONE.search(text, start, min(end + 2, len(text)))
@@ -169,10 +170,12 @@ _IPV6 = re.compile(
     r"(?<![\w:.])[23][0-9A-Fa-f]{3}:[0-9A-Fa-f:]{2,34}(?:\d\.\d{1,3}\.\d{1,3}\.\d{1,3})?(?<!:)(?![\w:])|"
     r"(?<![\w:.])[23][0-9A-Fa-f]{3}:[0-9A-Fa-f:]{0,34}::(?![\w:])"
 )
+_MAYBE_IPV4 = re.compile(r"\d\.\d{1,3}\.\d{1,3}\.\d")
+_MAYBE_IPV6 = re.compile(r"[23][0-9A-Fa-f]{3}:[0-9A-Fa-f:]{2}")
 _NUMBERED = re.compile(
     r"(?:versions?|vers?|v|releases?|builds?|firmware|drivers?|kernel|revisions?|rev|updated?|upgraded?|patch|sections?|chapters?|"
     r"clauses?|articles?|paragraphs?|tables?|figures?|fig|appendix|§|chrome|firefox|safari|opera|android|windows|版本|版)"
-    r"\b[\s:.#]{0,3}(?:(?:to|from|is|of|no|number|and|or|bis|auf)\s{1,2}){0,2}$",
+    r"\b[\s:.#\x22“'=]{0,3}(?:(?:to|from|is|of|no|number|and|or|bis|auf)\s{1,2}){0,2}$",
     re.I,
 )
 _CONTEXT = 40
@@ -190,7 +193,7 @@ def _is_number_of_something(match: re.Match[str]) -> bool:
     return _NUMBERED.search(match.string[max(0, match.start() - _CONTEXT) : match.start()]) is not None
 
 
-_DIGITS = re.compile(r"[+(]{0,2}\d[\d ().\-/\u00a0\u2010\u2011\u2013]{5,40}\d")
+_DIGITS = re.compile(r"\d[\d ().\-/\u00a0\u2010\u2011\u2013]{5,40}\d")
 """Where a phone number can be. Everything else is passed over at the speed of the regular expression engine."""
 
 _GAP = r"[ .\-/\u00a0\u2010\u2011\u2013]"
@@ -198,7 +201,7 @@ _BEFORE = r"(?<![\w+@#$€£¥%=])(?<!\d[(),:.\-/\u2010\u2011\u2013])"
 _AFTER = r"(?![\w%])(?![.,\-/:]\d)"
 _NATIONAL = {
     # North America: area and exchange codes do not begin with 0 or 1
-    "north_america": r"(?:1[ .\-])?(?:\([2-9]\d\d\)[ .\-]?|[2-9]\d\d(?P<na>[.\-]))[2-9]\d\d(?:(?P=na)|(?(na)(?!)|[ .\-]))\d{4}",
+    "north_america": r"(?:1[ .\-\u2010\u2011])?(?:\([2-9]\d\d\)[ .\-]?|[2-9]\d\d(?P<na>[.\-\u2010\u2011]))[2-9]\d\d(?:(?P=na)|(?(na)(?!)|[ .\-]))\d{4}",
     "france": r"0[1-9](?P<fr>[ .\-\u00a0])\d\d(?:(?P=fr)\d\d){3}",
     # Russia and Kazakhstan, with the trunk prefix 8
     "russia": r"8[ \-]?(?:\([3-9]\d\d\)|[3-9]\d\d)[ \-]?\d{3}[ \-]\d\d[ \-]\d\d",
