@@ -5,6 +5,7 @@ Every step is a command that you could type yourself; it is shown before it runs
 
 from __future__ import annotations
 
+import argparse
 import re
 import shlex
 import shutil
@@ -22,6 +23,7 @@ RECIPE = "demo/recipe.yaml"
 CORPUS = "demo/out/corpus"
 RUN = "demo/out/run"
 TRAINING_SECONDS = 60
+MEASURED = "what the filters measured"
 
 BUILD = (
     ("What will run:", ["plan", RECIPE]),
@@ -29,35 +31,33 @@ BUILD = (
     ("How many documents each stage got, and kept:", ["funnel", CORPUS]),
 )
 VERIFY = ("Hash and count everything again:", ["verify", CORPUS])
-TRAIN = (
-    f"Train a tiny model for {TRAINING_SECONDS} seconds, knowing nothing but the manifest:",
-    shlex.split(f"train --manifest {CORPUS}/manifest.json --out {RUN} --seconds {TRAINING_SECONDS} --preset tiny"),
-)
+TRAIN = ["train", "--manifest", f"{CORPUS}/manifest.json", "--out", RUN, "--preset", "tiny"]
 
 # One document of each kind, found in the logs as an auditor would.
+FILTERED = "a document that a filter removed"
 QUESTIONS = (
     (
         "a document that was kept",
         "select url from documents where removed_by is null and url like '%/library/%' order by text_bytes desc, id limit 1",
     ),
     (
-        "a document that a filter removed",
-        "select url from removals where stage in ('gopher_repetition', 'c4', 'gopher_quality', 'fineweb') "
-        "order by url not like '%town.example%', stage = 'gopher_quality', id limit 1",
+        FILTERED,
+        "select url from removals where rule like 'gopher%' or rule like 'c4.%' or rule like 'fineweb.%' "
+        "order by url not like '%town.example%', rule not like 'gopher_repetition.%', id limit 1",
     ),
     (
         "a near-duplicate",
-        "select url from removals where stage = 'minhash' order by linked_jaccard, id limit 1",
+        "select url from removals where rule = 'minhash.near_duplicate' "
+        "order by url not like '%town.example%', linked_jaccard, id limit 1",
     ),
     (
         "a document that holds a benchmark's question",
-        "select url from removals where stage = 'decontamination' order by id limit 1",
+        "select url from removals where rule like 'decontamination.%' order by id limit 1",
     ),
     (
         "a document whose text was edited",
         "select url from edits join documents using (id) where removed_by is null "
-        "and edits.stage in ('personal_data', 'repair', 'c4') "
-        "order by url not like '%town.example%', edits.stage = 'c4', edits.stage, id limit 1",
+        "order by url not like '%town.example%', rule not like 'personal_data.%', id limit 1",
     ),
 )
 
@@ -77,20 +77,27 @@ What to look at next:
 
 
 def main() -> int:
+    options = argparse.ArgumentParser("python -m demo", description="A corpus and a model in a few minutes.")
+    options.add_argument("--seconds", type=float, default=TRAINING_SECONDS, help="time to train (default: 60)")
+    seconds = options.parse_args().seconds
     began = time.monotonic()
     say("Write a crawl from this Python's own documentation, with a few pages that ought not to be kept:")
     write_crawl(HERE / "out" / "crawl")
-    files = sorted(path for path in (HERE / "out" / "crawl").rglob("*") if path.is_file())
-    for file in files:
+    for file in sorted((HERE / "out" / "crawl").glob("*/*")):
         print(f"  {file.relative_to(HERE.parent)}  {file.stat().st_size / 1e6:.2f} MB")
     for why, arguments in BUILD:
         corpusmill(why, arguments)
     for kind, url in found(HERE.parent / CORPUS):
-        corpusmill(f"Ask about {kind}:", ["why", CORPUS, url])
+        # The table of signals is shown where it matters most.
+        shown_until = None if kind == FILTERED else MEASURED
+        corpusmill(f"Ask about {kind}:", ["why", CORPUS, url], shown_until)
     corpusmill(*VERIFY)
-    # A new run each time: without this a second demo would continue the model of the first.
+    # The trainer wants a new folder: it does not mix two runs.
     shutil.rmtree(HERE.parent / RUN, ignore_errors=True)
-    output = corpusmill(*TRAIN)
+    output = corpusmill(
+        f"Train a tiny model for {seconds:g} seconds, knowing nothing but the manifest:",
+        [*TRAIN, "--seconds", f"{seconds:g}"],
+    )
     score = re.search(r"val_bpb=([0-9.]+)", output)
     if score is None:
         print("the training printed no val_bpb", file=sys.stderr)
@@ -117,17 +124,26 @@ def found(corpus: Path) -> list[tuple[str, str]]:
     return answers
 
 
-def corpusmill(why: str, arguments: list[str]) -> str:
-    """Shows a command, runs it, and returns what it printed; the demo ends with its exit code if it fails."""
+def corpusmill(why: str, arguments: list[str], shown_until: str | None = None) -> str:
+    """Shows a command, runs it, and returns what it printed; the demo ends with its exit code if it fails.
+
+    What follows a line `shown_until` is counted rather than shown.
+    """
     say(why)
     print(f"$ {shlex.join(['corpusmill', *arguments])}", flush=True)
-    command = Path(sys.executable).with_name("corpusmill")
-    process = subprocess.Popen([str(command), *arguments], cwd=HERE.parent, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+    command = [str(Path(sys.executable).with_name("corpusmill")), *arguments]
+    process = subprocess.Popen(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True, encoding="utf-8")
     assert process.stdout is not None
-    lines = []
+    lines: list[str] = []
+    hidden = 0
     for line in process.stdout:
-        print(line, end="", flush=True)
         lines.append(line)
+        if hidden or (shown_until is not None and line.startswith(shown_until)):
+            hidden += 1
+        else:
+            print(line, end="", flush=True)
+    if hidden:
+        print(f"(and {hidden} lines about {shown_until})")
     if process.wait() != 0:
         raise SystemExit(process.returncode)
     return "".join(lines)

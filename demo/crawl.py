@@ -13,6 +13,7 @@ import gzip
 import html
 import io
 import json
+import os
 import re
 import shutil
 import sysconfig
@@ -31,7 +32,8 @@ HERE = Path(__file__).parent
 SITE = "http://docs.pydoc.example"
 TOWN = "http://town.example"
 BEGAN = datetime(2026, 11, 3, 6, 0, 0, tzinfo=UTC)
-PAGES_PER_FILE = 80
+PAGES_PER_FILE = 120
+LARGE_CLASS = 1500  # characters of HTML: a class or a module's notes with more have a page of their own
 
 # What is planted, by URL. The tests and the demo's questions look here.
 PLANTED = {
@@ -88,6 +90,9 @@ def write_crawl(folder: Path) -> None:
         _write_warc(folder / "warc" / f"PYDOC-2026-11-{number:05d}.warc.gz", responses, number)
     _append_truncated(folder / "warc" / f"PYDOC-2026-11-{len(files) - 1:05d}.warc.gz")
     _write_notes(folder / "notes" / "reference.jsonl.gz")
+    for path in folder.glob("*/*"):
+        # An input that has not changed looks unchanged, so that a second demo finds the work of the first.
+        os.utime(path, (BEGAN.timestamp(), BEGAN.timestamp()))
 
 
 def documentation_pages() -> Iterator[Response]:
@@ -160,7 +165,7 @@ def planted_pages(documentation: list[Response]) -> Iterator[Response]:
 
 
 def _module_pages(name: str, tree: ast.Module, source: str) -> Iterator[tuple[str, str]]:
-    """(title, HTML body) of a module, then of each of its classes that has a lot to say."""
+    """(title, HTML body) of each class that has a lot to say, of the notes, and of the rest of the module."""
     parts = [_prose(ast.get_docstring(tree) or "")]
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -171,13 +176,13 @@ def _module_pages(name: str, tree: ast.Module, source: str) -> Iterator[tuple[st
                 for member in node.body
                 if isinstance(member, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
             )
-            if len(body) > 4000:
+            if len(body) > LARGE_CLASS:
                 yield f"{name}.{node.name}", body
             else:
                 parts.append(body)
-    notes = "".join(_prose(comment) for comment in _long_comments(source))
-    if notes:
-        parts.append(f"<h2>Notes from the source</h2>{notes}")
+    notes = [_prose(comment) for comment in _long_comments(source)]
+    if sum(map(len, notes)) > LARGE_CLASS:
+        yield f"{name}.notes", "<h2>Notes from the source</h2>" + "".join(notes)
     yield name, "".join(parts)
 
 

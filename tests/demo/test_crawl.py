@@ -14,7 +14,6 @@ import yaml
 from warcio.archiveiterator import ArchiveIterator
 from warcio.exceptions import ArchiveLoadFailed
 
-from demo import __main__ as demo
 from demo.crawl import HERE, PLANTED, SITE, TOWN, write_crawl
 
 
@@ -50,19 +49,13 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
-def test_another_process_writes_the_same_bytes(crawl: Path, tmp_path: Path) -> None:
+def test_another_process_writes_the_same_bytes_and_replaces_what_was_there(crawl: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
+    (again / "warc").mkdir(parents=True)
+    (again / "warc" / "stale.warc.gz").write_bytes(b"old")
     code = "import sys; from pathlib import Path; from demo.crawl import write_crawl; write_crawl(Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, str(again)], cwd=HERE.parent, check=True)
     assert digests(again) == digests(crawl)
-
-
-def test_a_second_crawl_replaces_the_first(crawl: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "crawl"
-    (folder / "warc").mkdir(parents=True)
-    (folder / "warc" / "stale.warc.gz").write_bytes(b"old")
-    write_crawl(folder)
-    assert digests(folder) == digests(crawl)
 
 
 def test_documentation_is_most_of_it(answers: dict[str, tuple[str, bytes]]) -> None:
@@ -140,12 +133,3 @@ def test_the_recipe_uses_what_the_crawl_writes(crawl: Path) -> None:
         assert (crawl.parent / component["source"].removeprefix("out/")).is_dir()
     decontamination = next(stage for stage in recipe["stages"] if "decontamination" in stage)
     assert (HERE / decontamination["decontamination"]["benchmarks"]).is_dir()
-
-
-def test_every_step_of_the_demo_is_a_command() -> None:
-    command = Path(sys.executable).with_name("corpusmill")
-    verbs = [arguments[0] for _, arguments in (*demo.BUILD, demo.VERIFY, demo.TRAIN)] + ["why"]
-    assert verbs == ["plan", "run", "funnel", "verify", "train", "why"]
-    for verb in verbs:
-        shown = subprocess.run([str(command), verb, "--help"], capture_output=True, text=True)
-        assert shown.returncode == 0, shown.stderr
