@@ -43,6 +43,8 @@ LEAST_REMAINDER = 200
 MOST_PIECES = 10
 """A document that cutting leaves with fewer characters, or in more pieces, is removed (Brown et al. 2020)."""
 
+LIMITS = "n-grams do not find a paraphrase, a translation, or an item with other words in between"
+
 NGRAM, SHORT_ITEM = 0, 1
 
 
@@ -122,25 +124,37 @@ class Decontamination(Stage[DecontaminationOptions]):
         verdict.evidence = {name: pa.array(values, pa.string()) for name, values in evidence.items()}
         return verdict
 
-    def record(self) -> list[dict[str, Any]]:
-        """For the manifest, a row a benchmark: how many items there are, and the names of those too short to check."""
-        record: dict[str, dict[str, Any]] = {}
-        unchecked = set(self.index.unchecked)
-        for index, item in enumerate(self.index.items):
-            row = record.setdefault(item.benchmark, {"benchmark": item.benchmark, "items": 0, "unchecked": []})
-            row["items"] += 1
-            if index in unchecked:
-                row["unchecked"].append(item.name)
-        return [record[name] for name in sorted(record)]
+    def report(self) -> dict[str, Any]:
+        """benchmark → item → [most distinct n-grams that one document had, the item's n-grams], for items seen so far.
 
-    def report(self) -> dict[str, dict[str, list[int]]]:
-        """benchmark → item → [most distinct n-grams that one document had, the item's n-grams], for items seen so far,
-        whether or not they reached the threshold. The same for any order of documents; join with `merge_reports`."""
+        Items below the threshold are there too. It does not depend on the order of documents.
+        """
         report: dict[str, dict[str, list[int]]] = {}
         for index in sorted(self._found):
             item = self.index.items[index]
             report.setdefault(item.benchmark, {})[item.name] = list(self._found[index])
         return report
+
+    def summary(self, reports: list[dict[str, Any]]) -> dict[str, Any]:
+        """For the manifest: what was looked for, and for each benchmark its items, those found, and those unchecked.
+
+        `found` is as in `report`. What n-grams cannot find is said, so that nobody takes silence for proof.
+        """
+        found = merge_reports(reports)
+        rows: dict[str, dict[str, Any]] = {}
+        unchecked = set(self.index.unchecked)
+        for index, item in enumerate(self.index.items):
+            empty = {"benchmark": item.benchmark, "items": 0, "found": found.get(item.benchmark, {}), "unchecked": []}
+            row = rows.setdefault(item.benchmark, empty)
+            row["items"] += 1
+            if index in unchecked:
+                row["unchecked"].append(item.name)
+        return {
+            "n": self.options.n,
+            "ngrams": self.index.ngrams,
+            "benchmarks": [rows[name] for name in sorted(rows)],
+            "limits": LIMITS,
+        }
 
     def _note(self, matches: list[Match]) -> None:
         for match in matches:

@@ -83,7 +83,9 @@ def test_the_configured_threshold_is_read_and_the_overlap_below_it_is_recorded(t
     one_gram = document(*QUESTION.split()[:13])
     assert decided(stage, one_gram, "A. ... A. a").rule.tolist() == [-1, -1]
     assert stage.report() == {"b": {"real": [1, 28]}}
-    assert stage.record() == [{"benchmark": "b", "items": 3, "unchecked": ["a", "dots"]}]
+    summary = stage.summary([stage.report()])
+    assert summary["benchmarks"] == [{"benchmark": "b", "items": 3, "found": {"real": [1, 28]}, "unchecked": ["a", "dots"]}]
+    assert summary["n"] == 13 and summary["ngrams"] == 28 and "paraphrase" in summary["limits"]
     verdict = decided(stage, document(*QUESTION.split()[:26]), document(*QUESTION.split()[:25]))
     assert verdict.rule.tolist() == [0, -1]
     assert verdict.value is not None and verdict.value[0] == 0.5 == verdict.threshold[0]
@@ -125,7 +127,7 @@ def test_items_of_8_to_12_words_are_matched_whole_and_shorter_ones_listed(tmp_pa
     stage = stage_of(tmp_path, {"id": "short", "question": " ".join(short) + "?"}, long, min_matches=3)
     verdict = decided(stage, document(*short), document(*short[:-1]))
     assert verdict.rule.tolist() == [rule, -1]
-    assert stage.record()[0]["unchecked"] == (["short"] if rule == -1 else [])
+    assert stage.summary([])["benchmarks"][0]["unchecked"] == (["short"] if rule == -1 else [])
     if rule == 1:
         assert verdict.value is not None and verdict.value[0] == 1 == verdict.threshold[0]
         assert verdict.evidence["item"].to_pylist() == ["short", None]
