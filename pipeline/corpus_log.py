@@ -19,12 +19,12 @@ from manifests.schemas import DOCUMENT_LOG, EDITS, REMOVALS, empty_rows
 from pipeline import documents, shuffle
 from pipeline.decisions import text_digests
 from pipeline.receipts import State
-from pipeline.splitting import splits_of
+from pipeline.splitting import PartSplits
 from pipeline.tokens import PLACED, write_parquet
 from pipeline.work import Task
 from stages.personal_data import scrub_url
 
-LOG_ROWS = 1_000_000
+LOG_ROWS = 250_000
 
 
 def write_logs(task: Task) -> None:
@@ -114,6 +114,7 @@ def _document_rows(
         columns["removed_by"][row] = stage
         columns["language"][row] = language
     state = State.model_validate(part["state"])
+    split_of = PartSplits(task.corpus, part["split"]) if part["split"] is not None else None
     for numbers, batch in documents.read_state(task.corpus, state):
         local = batch["row"].to_numpy() - first
         inside = (local >= 0) & (local < rows)
@@ -126,8 +127,8 @@ def _document_rows(
             "text_bytes": documents.text_bytes(batch["text"]).tolist(),
             "text_sha256": text_digests(batch["text"]),
         }
-        if part["split"] is not None:
-            splits = splits_of(task.corpus, part["split"], numbers)
+        if split_of is not None:
+            splits = split_of.of(numbers)
             found.update(split=splits["split"].to_pylist(), split_cluster=splits["cluster"].to_pylist())
         for name, values in found.items():
             for row, value in zip(local.tolist(), values, strict=True):

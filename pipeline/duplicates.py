@@ -30,45 +30,39 @@ DECISIONS = pa.schema(
         pa.field("cluster_size", pa.int64()),
     ]
 )
+KEYS = pa.schema(
+    [
+        pa.field("high", pa.uint64(), nullable=False),
+        pa.field("low", pa.uint64(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("length", pa.int64(), nullable=False),
+        pa.field("id", pa.string(), nullable=False),
+    ]
+)
 IDENTIFYING = ["component", "file", "position", "url", "language"]
 
 
 def exact_keys(task: Task) -> None:
     """Per part: 128-bit keys, shuffled by key. inputs: `state`; arguments: `partitions`."""
     state = State.model_validate(task.inputs["state"])
-    tables = []
-    for rows, batch in documents.read_state(task.corpus, state, ["component", "file", "position", "text"]):
-        keys = document_keys(batch["text"])
-        tables.append(
-            pa.table(
-                {
-                    "high": pa.array(keys[:, 0]),
-                    "low": pa.array(keys[:, 1]),
-                    "row": pa.array(rows),
-                    "length": pa.array(documents.text_bytes(batch["text"])),
-                    "id": printed_ids(batch),
-                }
-            )
-        )
-    if tables:
-        table = pa.concat_tables(tables)
-        partition = table["high"].to_numpy() % np.uint64(task.arguments["partitions"])
-        written = shuffle.write_partitions(
-            task.corpus, task.file("keys.shuffle"), table, partition.astype(np.int64), task.arguments["partitions"]
-        )
-        task.receipt.add("keys", written, table.num_rows)
+    partitions = task.arguments["partitions"]
+    with shuffle.writing(task.corpus, task.file("keys.shuffle"), KEYS, partitions) as writer:
+        for rows, batch in documents.read_state(task.corpus, state, ["component", "file", "position", "text"]):
+            keys = document_keys(batch["text"])
+            columns = (keys[:, 0], keys[:, 1], rows, documents.text_bytes(batch["text"]))
+            table = pa.table([*(pa.array(column) for column in columns), printed_ids(batch)], schema=KEYS)
+            writer.add(table, (keys[:, 0] % np.uint64(partitions)).astype(np.int64))
+    task.receipt.add("keys", writer.out.written, writer.rows)
 
 
 def exact_groups(task: Task) -> None:
-    """Per partition of keys: who stays. inputs: `keys` (one file a part, or None), `bases`, `components` (numbers), `parts`;
+    """Per partition of keys: who stays. inputs: `keys` (one file a part), `bases`, `components` (numbers), `parts`;
     arguments: `partition`, `scope`, `keep`, `priorities`."""
-    parts = [index for index, name in enumerate(task.inputs["keys"]) if name]
-    names = [task.inputs["keys"][index] for index in parts]
-    found = list(shuffle.gather(task.corpus, names, task.arguments["partition"]))
+    found = list(shuffle.gather(task.corpus, task.inputs["keys"], task.arguments["partition"]))
     decisions = DECISIONS.empty_table()
     targets = np.zeros(0, dtype=np.int64)
     if found:
-        part = np.concatenate([np.full(rows.num_rows, parts[index]) for index, rows in found])
+        part = np.concatenate([np.full(rows.num_rows, index) for index, rows in found])
         table = pa.concat_tables([rows for _, rows in found])
         ordinal = np.asarray(task.inputs["bases"])[part] + table["row"].to_numpy()
         component = np.asarray(task.inputs["components"])[part]

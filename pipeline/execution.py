@@ -65,7 +65,7 @@ class RayExecutor(Executor):
         self.mine = False
 
     def start(self) -> None:
-        """Connects to Ray, or starts it here, at the first part that has to run; ConnectionError when a cluster does not answer."""
+        """Connects to Ray, or starts it here, at the first part to run; ConnectionError when a cluster does not answer."""
         if self.ray is not None:
             return
         # The head keeps every task's events for its dashboard; with millions of parts that memory only grows.

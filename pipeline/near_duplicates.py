@@ -36,6 +36,13 @@ SETS = pa.schema(
     ]
 )
 SENT = pa.schema([SETS.field(name).with_name("ordinal") if name == "row" else SETS.field(name) for name in SETS.names])
+BANDS = pa.schema(
+    [
+        pa.field("key", pa.uint64(), nullable=False),
+        pa.field("row", pa.int64(), nullable=False),
+        pa.field("length", pa.int64(), nullable=False),
+    ]
+)
 PAIRS = pa.schema([pa.field("left", pa.int64(), nullable=False), pa.field("right", pa.int64(), nullable=False)])
 REQUESTS = pa.schema([pa.field("row", pa.int64(), nullable=False), pa.field("partition", pa.int32(), nullable=False)])
 EDGES = pa.schema(
@@ -57,37 +64,35 @@ def sign(task: Task) -> None:
     state = State.model_validate(task.inputs["state"])
     arguments = task.arguments
     options = ShingleOptions(words=arguments["words"], characters=arguments["characters"], hash=arguments["hash"])
-    keys, key_rows, key_lengths, count = [], [], [], 0
-    with task.corpus.writer(task.file("sets.arrow")) as out, pa.ipc.new_file(out, SETS, options=shuffle.IPC) as sink:
+    bands, partitions, count = arguments["bands"], arguments["partitions"], 0
+    with (
+        task.corpus.writer(task.file("sets.arrow")) as out,
+        pa.ipc.new_file(out, SETS, options=shuffle.IPC) as sink,
+        shuffle.writing(task.corpus, task.file("bands.shuffle"), BANDS, partitions) as writer,
+    ):
         columns = ["component", "file", "position", "language", "text"]
         for rows, batch in documents.read_state(task.corpus, state, columns):
             sets = shingle_sets(batch["text"], batch["language"], options)
             lengths = documents.text_bytes(batch["text"])
             hashes = pa.LargeListArray.from_arrays(pa.array(sets.offsets), pa.array(sets.hashes))
             sink.write_batch(pa.record_batch([pa.array(rows), printed_ids(batch), pa.array(lengths), hashes], schema=SETS))
-            minima = signatures(sets, arguments["bands"] * arguments["rows"], arguments["seed"])
-            keys.append(band_keys(minima, arguments["bands"], arguments["rows"]).reshape(-1))
-            key_rows.append(np.repeat(rows, arguments["bands"]))
-            key_lengths.append(np.repeat(lengths, arguments["bands"]))
+            minima = signatures(sets, bands * arguments["rows"], arguments["seed"])
+            keys = band_keys(minima, bands, arguments["rows"]).reshape(-1)
+            columns_of_bands = (keys, np.repeat(rows, bands), np.repeat(lengths, bands))
+            table = pa.table([pa.array(column) for column in columns_of_bands], schema=BANDS)
+            writer.add(table, (keys % np.uint64(partitions)).astype(np.int64))
             count += len(rows)
     task.receipt.add("sets", out.written, count)
-    if keys:
-        key = np.concatenate(keys)
-        table = pa.table({"key": key, "row": np.concatenate(key_rows), "length": np.concatenate(key_lengths)})
-        partition = (key % np.uint64(arguments["partitions"])).astype(np.int64)
-        written = shuffle.write_partitions(task.corpus, task.file("bands.shuffle"), table, partition, arguments["partitions"])
-        task.receipt.add("bands", written, table.num_rows)
+    task.receipt.add("bands", writer.out.written, writer.rows)
 
 
 def candidates(task: Task) -> None:
-    """inputs: `bands` (one file a part, or None), `bases`, `components`; arguments: `partition`, `scope`, `priorities`, `keep`,
+    """inputs: `bands` (one file a part), `bases`, `components`; arguments: `partition`, `scope`, `priorities`, `keep`,
     `max_bucket`, `bucket_sample`, `pair_partitions`."""
-    parts = [index for index, name in enumerate(task.inputs["bands"]) if name]
-    names = [task.inputs["bands"][index] for index in parts]
     pairs, skipped = np.zeros((0, 2), dtype=np.int64), 0
-    found = list(shuffle.gather(task.corpus, names, task.arguments["partition"]))
+    found = list(shuffle.gather(task.corpus, task.inputs["bands"], task.arguments["partition"]))
     if found:
-        part = np.concatenate([np.full(rows.num_rows, parts[index]) for index, rows in found])
+        part = np.concatenate([np.full(rows.num_rows, index) for index, rows in found])
         table = pa.concat_tables([rows for _, rows in found])
         ordinal = np.asarray(task.inputs["bases"])[part] + table["row"].to_numpy()
         number, first, local = np.unique(ordinal, return_index=True, return_inverse=True)
@@ -131,25 +136,21 @@ def request(task: Task, pairs: np.ndarray) -> None:
 def fetch(task: Task) -> None:
     """inputs: `sets` of this part, `requests` (files), `index` and `base` of the part; arguments: `pair_partitions`."""
     found = [rows for _, rows in shuffle.gather(task.corpus, task.inputs["requests"], task.inputs["index"])]
-    tables, partitions = [SENT.empty_table()], [np.zeros(0, dtype=np.int64)]
-    if found:
-        requests = pa.concat_tables(found)
-        wanted = np.unique(np.column_stack([requests["row"].to_numpy(), requests["partition"].to_numpy()]), axis=0)
-        with task.corpus.open(task.inputs["sets"]) as file, pa.ipc.open_file(file) as reader:
-            for index in range(reader.num_record_batches):
-                batch = reader.get_batch(index)
-                rows = batch["row"].to_numpy()
-                mine = wanted[np.isin(wanted[:, 0], rows)]
-                if len(mine):
-                    taken = batch.take(pa.array(np.searchsorted(rows, mine[:, 0])))
-                    ordinal = pa.array(task.inputs["base"] + mine[:, 0])
-                    tables.append(pa.table([ordinal, *taken.columns[1:]], schema=SENT))
-                    partitions.append(mine[:, 1])
-    table = pa.concat_tables(tables)
-    name, count = task.file("sent.shuffle"), task.arguments["pair_partitions"]
-    task.receipt.add(
-        "sent", shuffle.write_partitions(task.corpus, name, table, np.concatenate(partitions), count), table.num_rows
-    )
+    requests = pa.concat_tables([REQUESTS.empty_table(), *found])
+    wanted = np.unique(np.column_stack([requests["row"].to_numpy(), requests["partition"].to_numpy()]), axis=0)
+    with (
+        shuffle.writing(task.corpus, task.file("sent.shuffle"), SENT, task.arguments["pair_partitions"]) as writer,
+        task.corpus.open(task.inputs["sets"]) as file,
+        pa.ipc.open_file(file) as reader,
+    ):
+        for index in range(reader.num_record_batches if len(wanted) else 0):
+            batch = reader.get_batch(index)
+            rows = batch["row"].to_numpy()
+            mine = wanted[np.isin(wanted[:, 0], rows)]
+            taken = batch.take(pa.array(np.searchsorted(rows, mine[:, 0])))
+            ordinal = pa.array(task.inputs["base"] + mine[:, 0], pa.int64())
+            writer.add(pa.table([ordinal, *taken.columns[1:]], schema=SENT), mine[:, 1])
+    task.receipt.add("sent", writer.out.written, writer.rows)
 
 
 def verify(task: Task) -> None:

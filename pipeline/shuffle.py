@@ -1,23 +1,26 @@
 """Shuffles through files: each task writes one file of compressed Arrow IPC streams, one a partition; a reduce task reads
 just its own bytes from every file. It survives dead nodes, works on object stores, and holds nothing in Ray's memory.
 
-File layout: the streams one after another, then partitions + 1 little-endian int64 offsets, the number of partitions as
-int64, and 8 bytes of magic. The offsets stand in the file and not in the receipt, so that receipts stay small when many
-parts meet many partitions.
+File layout: runs, each the streams of all partitions one after another; then for each run partitions + 1 little-endian int64
+offsets; then as int64 the number of runs and of partitions, and 8 bytes of magic. A run is what was collected when the writer's
+memory was full. The offsets stand in the file and not in the receipt, so that receipts stay small when many parts meet many
+partitions.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from manifests.storage import Folder, Written
+from manifests.storage import AtomicWriter, Folder, Written
 
 MAGIC = b"cmshuf01"
-TAIL = 16
+TAIL = 24
+RUN_BYTES = 256 << 20
 IPC = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -25,41 +28,88 @@ class ShuffleError(Exception):
     """A shuffle file that is not one."""
 
 
-def write_partitions(corpus: Folder, name: str, table: pa.Table, partition: np.ndarray, partitions: int) -> Written:
-    """Writes `table`, whose row i belongs to partition[i] in [0, partitions). Rows keep their order within a partition."""
-    order = np.argsort(partition, kind="stable")
-    bounds = np.searchsorted(partition[order], np.arange(partitions + 1))
-    offsets = np.zeros(partitions + 1, dtype="<i8")
-    with corpus.writer(name) as out:
-        for index in range(partitions):
-            offsets[index] = out.size
+class ShuffleWriter:
+    """Takes tables whose row i belongs to partition[i] in [0, partitions); rows keep their order within a partition."""
+
+    def __init__(self, out: AtomicWriter, schema: pa.Schema, partitions: int, run_bytes: int = RUN_BYTES) -> None:
+        self.out, self.schema, self.partitions, self.run_bytes = out, schema, partitions, run_bytes
+        self.rows = 0
+        self._tables: list[pa.Table] = []
+        self._where: list[np.ndarray] = []
+        self._held = 0
+        self._runs: list[np.ndarray] = []
+
+    def add(self, table: pa.Table, partition: np.ndarray) -> None:
+        if not table.num_rows:
+            return
+        self._tables.append(table)
+        self._where.append(np.asarray(partition, dtype=np.int64))
+        self._held += table.nbytes
+        self.rows += table.num_rows
+        if self._held >= self.run_bytes:
+            self._end_run()
+
+    def finish(self) -> None:
+        self._end_run()
+        for offsets in self._runs:
+            self.out.write(offsets.tobytes())
+        self.out.write(np.array([len(self._runs), self.partitions], dtype="<i8").tobytes() + MAGIC)
+
+    def _end_run(self) -> None:
+        if not self._tables:
+            return
+        table = pa.concat_tables(self._tables)
+        partition = np.concatenate(self._where)
+        self._tables, self._where, self._held = [], [], 0
+        order = np.argsort(partition, kind="stable")
+        bounds = np.searchsorted(partition[order], np.arange(self.partitions + 1))
+        offsets = np.zeros(self.partitions + 1, dtype="<i8")
+        for index in range(self.partitions):
+            offsets[index] = self.out.size
             if bounds[index] < bounds[index + 1]:
                 rows = table.take(pa.array(order[bounds[index] : bounds[index + 1]]))
                 sink = io.BytesIO()
-                with pa.ipc.new_stream(sink, table.schema, options=IPC) as stream:
+                with pa.ipc.new_stream(sink, self.schema, options=IPC) as stream:
                     stream.write_table(rows)
-                out.write(sink.getbuffer())
-        offsets[partitions] = out.size
-        out.write(offsets.tobytes())
-        out.write(np.array([partitions], dtype="<i8").tobytes() + MAGIC)
-    return out.written
+                self.out.write(sink.getbuffer())
+        offsets[self.partitions] = self.out.size
+        self._runs.append(offsets)
+
+
+@contextlib.contextmanager
+def writing(corpus: Folder, name: str, schema: pa.Schema, partitions: int, run_bytes: int = RUN_BYTES) -> Iterator[ShuffleWriter]:
+    """A shuffle file that is there when the block ends; `out.written` and `rows` of the writer then tell of it."""
+    with corpus.writer(name) as out:
+        writer = ShuffleWriter(out, schema, partitions, run_bytes)
+        yield writer
+        writer.finish()
+
+
+def write_partitions(corpus: Folder, name: str, table: pa.Table, partition: np.ndarray, partitions: int) -> Written:
+    """A shuffle file of one table."""
+    with writing(corpus, name, table.schema, partitions) as writer:
+        writer.add(table, partition)
+    return writer.out.written
 
 
 def read_partition(corpus: Folder, name: str, partition: int) -> pa.Table | None:
     """The rows of one partition of one file, or None where it has none."""
     size = corpus.size(name)
-    tail = corpus.read_range(name, size - TAIL, TAIL)
-    if len(tail) != TAIL or tail[8:] != MAGIC:
+    tail = corpus.read_range(name, max(0, size - TAIL), TAIL)
+    if len(tail) != TAIL or tail[16:] != MAGIC:
         raise ShuffleError(f"{corpus.url}/{name} is not a shuffle file")
-    partitions = int(np.frombuffer(tail[:8], "<i8")[0])
-    if not 0 <= partition < partitions:
+    runs, partitions = (int(number) for number in np.frombuffer(tail[:16], "<i8"))
+    width = 8 * (partitions + 1)
+    if not 0 <= partition < partitions or not 0 <= runs * width <= size - TAIL:
         raise ShuffleError(f"{corpus.url}/{name} has {partitions} partitions, not {partition + 1}")
-    at = size - TAIL - 8 * (partitions + 1) + 8 * partition
-    start, end = np.frombuffer(corpus.read_range(name, at, 16), "<i8")
-    if start == end:
-        return None
-    with pa.ipc.open_stream(corpus.read_range(name, int(start), int(end - start))) as stream:
-        return stream.read_all()
+    tables = []
+    for run in range(runs):
+        at = size - TAIL - (runs - run) * width + 8 * partition
+        start, end = np.frombuffer(corpus.read_range(name, at, 16), "<i8")
+        if start < end:
+            with pa.ipc.open_stream(corpus.read_range(name, int(start), int(end - start))) as stream:
+                tables.append(stream.read_all())
+    return pa.concat_tables(tables) if tables else None
 
 
 def gather(corpus: Folder, names: list[str], partition: int) -> Iterator[tuple[int, pa.Table]]:

@@ -48,11 +48,16 @@ def assign_splits(task: Task) -> None:
     task.receipt.state = state
 
 
-def splits_of(corpus: Folder, name: str, rows: np.ndarray) -> pa.Table:
-    """split and cluster of documents by their rows, which the split file of their part must have."""
-    table = documents.read_table(corpus, name)
-    known = table["row"].to_numpy()
-    at = np.searchsorted(known, rows)
-    if len(rows) and (at.max() >= len(known) or not np.array_equal(known[at], rows)):
-        raise documents.StateError(f"{name} does not have every document of its part")
-    return table.take(pa.array(at))
+class PartSplits:
+    """Split and cluster of the documents of a part, by their rows; StateError when its file lacks one."""
+
+    def __init__(self, corpus: Folder, name: str) -> None:
+        self.name = name
+        self.table = documents.read_table(corpus, name)
+        self.rows = self.table["row"].to_numpy()
+
+    def of(self, rows: np.ndarray) -> pa.Table:
+        at = np.searchsorted(self.rows, rows)
+        if len(rows) and (at.max() >= len(self.rows) or not np.array_equal(self.rows[at], rows)):
+            raise documents.StateError(f"{self.name} does not have every document of its part")
+        return self.table.take(pa.array(at))

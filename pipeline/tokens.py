@@ -13,7 +13,7 @@ from manifests.manifest import SPLITS
 from manifests.storage import Folder
 from pipeline import documents, shuffle
 from pipeline.receipts import State
-from pipeline.splitting import splits_of
+from pipeline.splitting import PartSplits
 from pipeline.work import Task
 from stages.shards import check_shard, document_offsets, order_keys, pack_shard, shard_count, shard_of
 from stages.tokenizer import Encoder, TokenizerOptions, sample_key, train_tokenizer
@@ -45,10 +45,9 @@ def sample(task: Task) -> None:
     state = State.model_validate(task.inputs["state"])
     bound = int(min(1.0, task.arguments["share"]) * (2**64 - 1))
     tables = [SAMPLE.empty_table()]
+    split_of = PartSplits(task.corpus, task.inputs["split"])
     for rows, batch in documents.read_state(task.corpus, state, ["component", "file", "position", "text"]):
-        train = np.array(
-            [split == SPLITS[0] for split in splits_of(task.corpus, task.inputs["split"], rows)["split"].to_pylist()]
-        )
+        train = np.array([split == SPLITS[0] for split in split_of.of(rows)["split"].to_pylist()])
         ids = printed_ids(batch).to_pylist()
         keys = [sample_key(task.arguments["seed"], one) for one in ids]
         chosen = [row for row in np.flatnonzero(train).tolist() if keys[row] <= bound]
@@ -100,29 +99,27 @@ def encode(task: Task) -> None:
     encoder = Encoder(task.corpus.read(task.inputs["tokenizer"]).decode(), task.inputs["bos"])
     schema = encoded_schema(np.dtype(encoder.dtype))
     first_shard = shard_starts(task.arguments["shards"])
-    tables, partitions = [schema.empty_table()], [np.zeros(0, dtype=np.int64)]
+    split_of = PartSplits(task.corpus, task.inputs["split"])
     columns = ["row", "component", "file", "position", "text"]
-    for rows, batch in documents.read_state(task.corpus, state, columns):
-        splits = splits_of(task.corpus, task.inputs["split"], rows)["split"].to_pylist()
-        ids = printed_ids(batch)
-        keys = order_keys(task.arguments["seed"], ids)
-        offsets, tokens = encoder.encode(batch["text"])
-        lists = pa.LargeListArray.from_arrays(
-            pa.array(offsets, pa.int64()), pa.array(tokens, schema.field("tokens").type.value_type)
-        )
-        ordinal = pa.array(task.inputs["base"] + batch["row"].to_numpy())
-        size = pa.array(documents.text_bytes(batch["text"]))
-        tables.append(pa.table([ids, pa.array(keys), ordinal, size, lists], schema=schema))
-        shards = np.array([task.arguments["shards"][split] for split in splits], dtype=np.int64)
-        shard = np.zeros(len(rows), dtype=np.int64)
-        for count in np.unique(shards).tolist():
-            mine = shards == count
-            shard[mine] = shard_of(keys[mine], count)
-        partitions.append(np.array([first_shard[split] for split in splits], dtype=np.int64) + shard)
-    table = pa.concat_tables(tables)
     total = sum(task.arguments["shards"].values())
-    written = shuffle.write_partitions(task.corpus, task.file("tokens.shuffle"), table, np.concatenate(partitions), total)
-    task.receipt.add("tokens", written, table.num_rows)
+    with shuffle.writing(task.corpus, task.file("tokens.shuffle"), schema, total) as writer:
+        for rows, batch in documents.read_state(task.corpus, state, columns):
+            splits = split_of.of(rows)["split"].to_pylist()
+            ids = printed_ids(batch)
+            keys = order_keys(task.arguments["seed"], ids)
+            offsets, tokens = encoder.encode(batch["text"])
+            values = pa.array(tokens, schema.field("tokens").type.value_type)
+            lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values)
+            ordinal = pa.array(task.inputs["base"] + batch["row"].to_numpy())
+            size = pa.array(documents.text_bytes(batch["text"]))
+            shards = np.array([task.arguments["shards"][split] for split in splits], dtype=np.int64)
+            shard = np.zeros(len(rows), dtype=np.int64)
+            for count in np.unique(shards).tolist():
+                mine = shards == count
+                shard[mine] = shard_of(keys[mine], count)
+            first = np.array([first_shard[split] for split in splits], dtype=np.int64)
+            writer.add(pa.table([ids, pa.array(keys), ordinal, size, lists], schema=schema), first + shard)
+    task.receipt.add("tokens", writer.out.written, writer.rows)
     task.receipt.state = state
 
 
