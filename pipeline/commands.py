@@ -101,5 +101,39 @@ def plan(recipe: RecipePath, corpus: CorpusOption = "corpus", part_mib: PartOpti
         console.print("? follows from the counts of steps before it")
 
 
+@app.command()
+def stages(name: Annotated[str | None, typer.Argument(help="a stage or an input format; default: all, by name")] = None) -> None:
+    """List the stages and input formats that a recipe can use, or the options of one."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from pipeline.recipe import CORPUS_WIDE
+    from stages import registry
+    from stages.readers import FORMATS, UnknownFormat, find_reader
+
+    console = Console(highlight=False)
+    console = console if console.is_terminal else Console(highlight=False, width=140)
+    if name is None:
+        for title, names in (
+            ("input formats", FORMATS),
+            ("row-local stages", registry.names()),
+            ("corpus-wide stages", CORPUS_WIDE),
+        ):
+            console.print(f"{title}: {', '.join(names)}")
+        return
+    try:
+        options = CORPUS_WIDE.get(name) or (find_reader(name).Options if name in FORMATS else registry.find(name).options_type)
+    except (registry.UnknownStage, UnknownFormat) as error:
+        typer.echo(f"error: {error.args[0]}", err=True)
+        raise typer.Exit(2) from None
+    table = Table(title=f"options of {name}", title_justify="left", box=None, pad_edge=False)
+    for heading in ("option", "default", "what it does"):
+        table.add_column(heading)
+    for option, field in options.model_fields.items():
+        default = "required" if field.is_required() else str(field.default)
+        table.add_row(option, default, field.description or "")
+    console.print(table)
+
+
 def _needs(needs: tuple[str, ...]) -> str:
     return ", ".join(needs[:2]) + (f" and {len(needs) - 2} more" if len(needs) > 2 else "")
