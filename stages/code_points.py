@@ -63,7 +63,7 @@ def case_folding() -> tuple[np.ndarray, np.ndarray]:
     What stands above the first table's end folds to itself; rows are filled up with 0.
     """
     fold = np.arange(sys.maxunicode + 1, dtype=np.int32)
-    expansions = []
+    expansions: list[list[int]] = []
     for point in _assigned():
         folded = chr(point).casefold()
         if len(folded) == 1:

@@ -74,13 +74,17 @@ PIECES, PIECE_POINTS, REPEATS, REPEAT_POINTS = range(4)
 @njit(cache=True, nogil=True)
 def script_counts(data, offsets, classes, counts):  # type: ignore[no-untyped-def]
     """counts[row, script]: characters of each unspaced script; counts[row, 0]: other alphabetic ones."""
-    points = np.empty(_longest(offsets), np.int32)
+    points, kinds = _scratch(offsets)
     for row in range(offsets.size - 1):
-        for index in range(_decode(data, offsets[row], offsets[row + 1], points)):
-            kind = _kind(classes, points[index])
+        others = 0
+        for index in range(_decode(data, offsets[row], offsets[row + 1], classes, points, kinds)):
+            kind = kinds[index]
             script = kind >> SCRIPT_SHIFT
-            if script != 0 or kind & ALPHABETIC:
+            if script:
                 counts[row, script] += 1
+            else:
+                others += kind & ALPHABETIC
+        counts[row, 0] = others // ALPHABETIC
 
 
 @njit(cache=True, nogil=True)
@@ -91,68 +95,54 @@ def quality(  # type: ignore[no-untyped-def]
     function words of language k are words[word_starts[j]:word_starts[j+1]], case-folded, for j from
     language_starts[k] to language_starts[k+1].
     """
-    points = np.empty(_longest(offsets), np.int32)
+    points, kinds = _scratch(offsets)
+    starts, ends = np.empty(points.size, np.int32), np.empty(points.size, np.int32)
     found = np.zeros(word_starts.size, np.int64)
     for row in range(offsets.size - 1):
-        size = _decode(data, offsets[row], offsets[row + 1], points)
-        _count_lines(points, size, classes, out[row])
-        dots = 0
-        for index in range(size):
-            point = points[index]
-            kind = _kind(classes, point)
-            if point == DOT:
-                dots += 1
-                if dots == 3:
-                    out[row, ELLIPSES] += 1
-                    dots = 0
-            else:
-                dots = 0
-                if point == HASH:
-                    out[row, HASHES] += 1
-                elif point == ELLIPSIS:
-                    out[row, ELLIPSES] += 1
-            if not kind & SPACE:
-                out[row, POINTS] += 1
-                if kind & SYMBOL:
-                    out[row, SYMBOLS] += 1
-                if own[row] >> (kind >> SCRIPT_SHIFT) & 1:
-                    out[row, OWN_SCRIPT] += 1
+        size = _decode(data, offsets[row], offsets[row + 1], classes, points, kinds)
+        _count_lines(points, kinds, size, out[row])
+        _count_symbols(points, size, out[row])
         if not spaced[row]:
+            _count_characters(kinds, size, own[row], out[row])
             continue
-        first = last = 0
+        count = _words(kinds, size, starts, ends)
+        first = last = longest = 0
+        initials = np.uint64(0)
         if language[row] >= 0:
             first, last = language_starts[language[row]], language_starts[language[row] + 1]
-        index = 0
-        while True:
-            while index < size and _kind(classes, points[index]) & SPACE:
-                index += 1
-            if index == size:
-                break
-            start = index
-            alphabetic = 0
-            while index < size:
-                kind = _kind(classes, points[index])
-                if kind & SPACE:
+        for candidate in range(first, last):
+            longest = max(longest, word_starts[candidate + 1] - word_starts[candidate])
+            initials |= np.uint64(1) << np.uint64(words[word_starts[candidate]] & 63)
+        length = alphabetic_words = stop_words = 0
+        for word in range(count):
+            begin, end = starts[word], ends[word]
+            length += end - begin
+            alphabetic = np.uint16(0)
+            for index in range(begin, end):
+                alphabetic |= kinds[index]
+            alphabetic_words += (alphabetic & ALPHABETIC) != 0
+            while begin < end and kinds[begin] & PUNCTUATION:
+                begin += 1
+            while end > begin and kinds[end - 1] & PUNCTUATION:
+                end -= 1
+            if begin == end or end - begin > longest:
+                continue
+            initial = fold[points[begin]] if points[begin] < fold.size else points[begin]
+            if initial < 0:
+                initial = expansions[-initial - 1, 0]
+            if not initials >> np.uint64(initial & 63) & np.uint64(1):
+                continue
+            for candidate in range(first, last):
+                if found[candidate] != row + 1 and _folds_to(
+                    points, begin, end, fold, expansions, words, word_starts[candidate], word_starts[candidate + 1]
+                ):
+                    found[candidate] = row + 1
+                    stop_words += 1
                     break
-                alphabetic |= kind & ALPHABETIC
-                index += 1
-            out[row, WORDS] += 1
-            out[row, WORD_POINTS] += index - start
-            if alphabetic:
-                out[row, ALPHABETIC_WORDS] += 1
-            if last > first:
-                begin, end = start, index
-                while begin < end and _kind(classes, points[begin]) & PUNCTUATION:
-                    begin += 1
-                while end > begin and _kind(classes, points[end - 1]) & PUNCTUATION:
-                    end -= 1
-                for candidate in range(first, last):
-                    if found[candidate] != row + 1 and _folds_to(
-                        points, begin, end, fold, expansions, words, word_starts[candidate], word_starts[candidate + 1]
-                    ):
-                        found[candidate] = row + 1
-                        out[row, STOP_WORDS] += 1
-                        break
+        out[row, WORDS] = count
+        out[row, WORD_POINTS] = length
+        out[row, ALPHABETIC_WORDS] = alphabetic_words
+        out[row, STOP_WORDS] = stop_words
 
 
 @njit(cache=True, nogil=True)
@@ -161,129 +151,118 @@ def line_shapes(data, offsets, classes, short, marks, mark_starts, language, out
     a sentence in one of the marks of its row's language, marks[mark_starts[k]:mark_starts[k+1]]; the last
     group is of rows without one.
     """
-    points = np.empty(_longest(offsets), np.int32)
+    points, kinds = _scratch(offsets)
     for row in range(offsets.size - 1):
-        size = _decode(data, offsets[row], offsets[row + 1], points)
-        inside = False
+        size = _decode(data, offsets[row], offsets[row + 1], classes, points, kinds)
+        before = SPACE
+        words = characters = 0
         for index in range(size):
-            space = _kind(classes, points[index]) & SPACE
-            if points[index] == NEWLINE:
-                out[row, NEWLINES] += 1
-            if not space:
-                out[row, SHAPED_POINTS] += 1
-                if not inside:
-                    out[row, SHAPED_WORDS] += 1
-            inside = not space
+            space = kinds[index] & SPACE
+            characters += 1 - space
+            words += before & ~space
+            before = space
+        out[row, SHAPED_WORDS] = words
+        out[row, SHAPED_POINTS] = characters
+        out[row, NEWLINES] = _newlines(data, offsets[row], offsets[row + 1])
         start = 0
         while start <= size:
             stop = _line_end(points, start, size)
-            begin, end = _strip(points, start, stop, classes)
+            begin, end = _strip(kinds, start, stop)
             start = stop + 1
             if begin == end:
                 continue
             out[row, SHAPED_LINES] += 1
             if end - begin <= short[row]:
                 out[row, SHORT_LINES] += 1
-            if _is_mark(points[end - 1], classes, marks, mark_starts, language[row]):
+            if _is_mark(points[end - 1], kinds[end - 1], marks, mark_starts, language[row]):
                 out[row, TERMINAL_LINES] += 1
 
 
 @njit(cache=True, nogil=True)
 def repeated_pieces(data, offsets, classes, newlines, out):  # type: ignore[no-untyped-def]
-    """Pieces between runs of at least `newlines` newlines (1: lines, 2: paragraphs), stripped, empty ones
-    left out; how many stood before in the same document, and the code points of all and of those.
+    """out[k, row]: pieces between runs of at least newlines[k] newlines (1: lines, 2: paragraphs),
+    stripped, empty ones left out; how many stood before in the same document, and the code points of all
+    and of those.
     """
-    points = np.empty(_longest(offsets), np.int32)
+    points, kinds = _scratch(offsets)
     capacity = _capacity(_most_newlines(data, offsets) + 1)
     hashes = np.empty(capacity, np.uint64)
     begins = np.empty(capacity, np.int64)
     ends = np.empty(capacity, np.int64)
     stamps = np.zeros(capacity, np.int64)
+    stamp = 0
     for row in range(offsets.size - 1):
-        size = _decode(data, offsets[row], offsets[row + 1], points)
-        mask = _capacity(_newlines(data, offsets[row], offsets[row + 1]) + 1) - 1
-        start = 0
-        while start <= size:
-            stop, following = _piece_end(points, start, size, newlines)
-            begin, end = _strip(points, start, stop, classes)
-            start = following
-            if begin == end:
-                continue
-            out[row, PIECES] += 1
-            out[row, PIECE_POINTS] += end - begin
-            mixed = _hash(points, begin, end)
-            slot = np.int64(mixed & np.uint64(mask))
-            while True:
-                if stamps[slot] != row + 1:
-                    stamps[slot] = row + 1
-                    hashes[slot] = mixed
-                    begins[slot] = begin
-                    ends[slot] = end
-                    break
-                if hashes[slot] == mixed and _same(points, begin, end, begins[slot], ends[slot]):
-                    out[row, REPEATS] += 1
-                    out[row, REPEAT_POINTS] += end - begin
-                    break
-                slot = (slot + 1) & mask
-
-
-@njit(cache=True, nogil=True)
-def unit_counts(data, offsets, classes, spaced, counts):  # type: ignore[no-untyped-def]
-    """counts[row]: words of a spaced text, units of an unspaced one, as stages.code_points defines them."""
-    points = np.empty(_longest(offsets), np.int32)
-    for row in range(offsets.size - 1):
-        size = _decode(data, offsets[row], offsets[row + 1], points)
-        index = 0
-        while True:
-            start, index = _next_unit(points, index, size, classes, spaced[row])
-            if start == index:
-                break
-            counts[row] += 1
+        size = _decode(data, offsets[row], offsets[row + 1], classes, points, kinds)
+        mask = np.uint64(_capacity(_newlines(data, offsets[row], offsets[row + 1]) + 1) - 1)
+        for k in range(newlines.size):
+            stamp += 1
+            start = 0
+            pieces = piece_points = repeats = repeat_points = 0
+            while start <= size:
+                stop, following = _piece_end(points, start, size, newlines[k])
+                begin, end = _strip(kinds, start, stop)
+                start = following
+                if begin == end:
+                    continue
+                pieces += 1
+                piece_points += end - begin
+                mixed = _hash(points, begin, end)
+                slot = mixed & mask
+                while True:
+                    if stamps[slot] != stamp:
+                        stamps[slot] = stamp
+                        hashes[slot] = mixed
+                        begins[slot] = begin
+                        ends[slot] = end
+                        break
+                    if hashes[slot] == mixed and _same(points, begin, end, begins[slot], ends[slot]):
+                        repeats += 1
+                        repeat_points += end - begin
+                        break
+                    slot = (slot + np.uint64(1)) & mask
+            out[k, row, PIECES] = pieces
+            out[k, row, PIECE_POINTS] = piece_points
+            out[k, row, REPEATS] = repeats
+            out[k, row, REPEAT_POINTS] = repeat_points
 
 
 @njit(cache=True, nogil=True)
 def repeated_grams(  # type: ignore[no-untyped-def]
-    data, offsets, classes, fold, expansions, spaced, factor, unit_count, tops, duplicates, out
+    data, offsets, classes, fold, expansions, spaced, factor, tops, duplicates, out
 ):
     """out[row, 0]: code points of all units. out[row, 1+k]: those of the most frequent n-gram, all its
     occurrences, for n = tops[k]·factor[row]. Then those covered by n-grams that occur at least twice, for n
-    = duplicates[k]·factor[row].
+    = duplicates[k]·factor[row]. Units are words in spaced rows.
 
     A repeated n-gram consists of two overlapping repeated (n-1)-grams and is known by their two numbers, so
     every level looks only at what was repeated on the one before, and no two different n-grams are ever
     taken for one.
     """
-    points = np.empty(_longest(offsets), np.int32)
+    points, kinds = _scratch(offsets)
+    starts, ends = np.empty(points.size, np.int32), np.empty(points.size, np.int32)
     # Case folding makes at most three code points of one.
-    folded = np.empty(3 * _longest(offsets), np.int32)
-    most = max(np.max(unit_count), 1) if unit_count.size else 1
-    capacity = _capacity(most)
-    keys = np.empty(capacity, np.uint64)
-    numbers = np.empty(capacity, np.int64)
-    stamps = np.zeros(capacity, np.int64)
+    folded = np.empty(3 * points.size, np.int32)
+    most = 256
+    keys, numbers, stamps = _table(_capacity(most))
+    before, folded_at, first_of, gram, places, count, characters = _lists(most)
     stamp = 0
-    before = np.empty(most + 1, np.int64)  # code points of all units before this one
-    folded_at = np.empty(most + 1, np.int64)
-    first_of = np.empty(most, np.int64)
-    gram = np.empty(most, np.int64)  # number of the n-gram that starts here
-    places = np.empty(most, np.int64)  # where repeated n-grams start, ascending
-    count = np.empty(most, np.int64)
-    characters = np.empty(most, np.int64)
     for row in range(offsets.size - 1):
-        units = unit_count[row]
-        mask = _capacity(units) - 1
-        size = _decode(data, offsets[row], offsets[row + 1], points)
+        size = _decode(data, offsets[row], offsets[row + 1], classes, points, kinds)
+        units = _words(kinds, size, starts, ends) if spaced[row] else _units(kinds, size, starts, ends)
+        if units > most:
+            most = 2 * units
+            keys, numbers, stamps = _table(_capacity(most))
+            before, folded_at, first_of, gram, places, count, characters = _lists(most)
+        mask = np.uint64(_capacity(units) - 1)
         stamp += 1
-        index = 0
         known = 0
         folded_size = 0
         before[0] = 0
         for unit in range(units):
-            start, index = _next_unit(points, index, size, classes, spaced[row])
-            before[unit + 1] = before[unit] + index - start
+            before[unit + 1] = before[unit] + ends[unit] - starts[unit]
             folded_at[unit] = folded_size
             mixed = np.uint64(0)
-            for position in range(start, index):
+            for position in range(starts[unit], ends[unit]):
                 point = points[position]
                 target = fold[point] if point < fold.size else point
                 if target >= 0:
@@ -298,7 +277,7 @@ def repeated_grams(  # type: ignore[no-untyped-def]
                             mixed = _mix(mixed, part)
             folded_at[unit + 1] = folded_size
             mixed = _finish(mixed)
-            slot = np.int64(mixed & np.uint64(mask))
+            slot = mixed & mask
             while True:
                 if stamps[slot] != stamp:
                     stamps[slot] = stamp
@@ -315,14 +294,13 @@ def repeated_grams(  # type: ignore[no-untyped-def]
                         gram[unit] = numbers[slot]
                         count[gram[unit]] += 1
                         break
-                slot = (slot + 1) & mask
+                slot = (slot + np.uint64(1)) & mask
         total = before[units]
         out[row, 0] = total
         repeated = 0
         for unit in range(units):
-            if count[gram[unit]] > 1:
-                places[repeated] = unit
-                repeated += 1
+            places[repeated] = unit
+            repeated += count[gram[unit]] > 1
         length = factor[row]
         for n in range(2, max(tops[-1], duplicates[-1]) * length + 1):
             if repeated < 2:
@@ -335,9 +313,9 @@ def repeated_grams(  # type: ignore[no-untyped-def]
                 if places[entry + 1] != place + 1:
                     continue
                 key = (np.uint64(gram[place]) << np.uint64(32)) | np.uint64(gram[place + 1])
-                slot = np.int64(_finish(key) & np.uint64(mask))
+                slot = _finish(key) & mask
                 while stamps[slot] == stamp and keys[slot] != key:
-                    slot = (slot + 1) & mask
+                    slot = (slot + np.uint64(1)) & mask
                 if stamps[slot] != stamp:
                     stamps[slot] = stamp
                     keys[slot] = key
@@ -388,46 +366,41 @@ def clean_lines(  # type: ignore[no-untyped-def]
     whether lines must end in a mark, least words, least characters, whether `javascript` drops, whether a
     policy does; -1 and 0 switch off.
     """
-    points = np.empty(_longest(offsets), np.int32)
-    line = np.empty(_longest(offsets), np.int32)
+    points, kinds = _scratch(offsets)
+    line, line_kinds = _scratch(offsets)
     longest_word, citations, terminal, least_words, least_points, javascript, policies = limits
     written = 0
     out_offsets[0] = 0
     for row in range(offsets.size - 1):
-        size = _decode(data, offsets[row], offsets[row + 1], points)
+        size = _decode(data, offsets[row], offsets[row + 1], classes, points, kinds)
         out_start = written
         kept = 0
         start = 0
         while start <= size:
             stop = _line_end(points, start, size)
-            begin, end = _strip(points, start, stop, classes)
+            begin, end = _strip(kinds, start, stop)
             if begin != start or end != stop or begin == end:
                 out[row, WHITESPACE] += 1
             start = stop + 1
             if begin == end:
                 continue
-            words, longest, characters = _word_lengths(points, begin, end, classes, spaced[row])
+            words, longest, characters = _word_lengths(kinds, begin, end, spaced[row])
             if longest_word >= 0 and longest > longest_word:
                 out[row, LONG_WORD] += 1
                 continue
-            length = end - begin
-            found = 0
-            if citations:
-                length, found = _without_citations(points, begin, end, classes, line)
-            else:
-                line[:length] = points[begin:end]
+            length, found = _without_citations(points, kinds, begin, end, citations, line, line_kinds)
             begin = 0
             if found:
                 out[row, CITATION] += found
-                begin, length = _strip(line, 0, length, classes)
+                begin, length = _strip(line_kinds, 0, length)
                 if begin == length:
                     continue
-                words, longest, characters = _word_lengths(line, begin, length, classes, spaced[row])
+                words, longest, characters = _word_lengths(line_kinds, begin, length, spaced[row])
             if (
                 terminal
                 and ends_sentences[row]
                 and (
-                    not _is_mark(line[length - 1], classes, marks, mark_starts, language[row])
+                    not _is_mark(line[length - 1], line_kinds[length - 1], marks, mark_starts, language[row])
                     or _ends_in_dots(line, begin, length)
                 )
             ):
@@ -448,9 +421,9 @@ def clean_lines(  # type: ignore[no-untyped-def]
             if ends_sentences[row]:
                 out[row, SENTENCES] += _sentences(
                     line,
+                    line_kinds,
                     begin,
                     length,
-                    classes,
                     language[row],
                     terminals,
                     terminal_starts,
@@ -472,34 +445,31 @@ def clean_lines(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _word_lengths(points, begin, end, classes, spaced):  # type: ignore[no-untyped-def]
+def _word_lengths(kinds, begin, end, spaced):  # type: ignore[no-untyped-def]
     """Words, the longest word, and characters but whitespace. In an unspaced text only runs without
     unspaced scripts are words."""
     words = longest = characters = length = 0
     for index in range(begin, end):
-        kind = _kind(classes, points[index])
-        if not kind & SPACE:
-            characters += 1
-        if kind & SPACE or (not spaced and kind >> SCRIPT_SHIFT):
-            length = 0
-        else:
-            if length == 0:
-                words += 1
-            length += 1
-            longest = max(longest, length)
+        kind = kinds[index]
+        space = kind & SPACE
+        characters += 1 - space
+        gap = space != 0 or (not spaced and kind >> SCRIPT_SHIFT != 0)
+        words += length == 0 and not gap
+        length = 0 if gap else length + 1
+        longest = max(longest, length)
     return words, longest, characters
 
 
 @njit(cache=True, nogil=True)
-def _without_citations(points, begin, end, classes, line):  # type: ignore[no-untyped-def]
+def _without_citations(points, kinds, begin, end, citations, line, line_kinds):  # type: ignore[no-untyped-def]
     """Copies the line without `[`, digits or `edit` or `citation needed`, `]`; returns its length and how
-    many there were."""
+    many there were. Without `citations` it only copies."""
     length = found = 0
     index = begin
     while index < end:
-        if points[index] == OPENING:
+        if citations and points[index] == OPENING:
             stop = index + 1
-            while stop < end and _kind(classes, points[stop]) & DIGIT:
+            while stop < end and kinds[stop] & DIGIT:
                 stop += 1
             if stop == index + 1:
                 if _starts_with(points, stop, end, EDIT):
@@ -511,6 +481,7 @@ def _without_citations(points, begin, end, classes, line):  # type: ignore[no-un
                 index = stop + 1
                 continue
         line[length] = points[index]
+        line_kinds[length] = kinds[index]
         length += 1
         index += 1
     return length, found
@@ -568,18 +539,18 @@ def _lower(point):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _sentences(  # type: ignore[no-untyped-def]
-    line, begin, end, classes, language, terminals, terminal_starts, free, free_starts, after, after_starts
+    line, kinds, begin, end, language, terminals, terminal_starts, free, free_starts, after, after_starts
 ):
     """Runs of marks that end a sentence: those with a free mark, and those that whitespace or the end
     follows."""
     sentences = 0
     index = begin
     while index < end:
-        if not _is_mark(line[index], classes, terminals, terminal_starts, language):
+        if not _is_mark(line[index], kinds[index], terminals, terminal_starts, language):
             index += 1
             continue
         freely = False
-        while index < end and _is_mark(line[index], classes, terminals, terminal_starts, language):
+        while index < end and _is_mark(line[index], kinds[index], terminals, terminal_starts, language):
             freely |= _listed(line[index], free, free_starts, language)
             index += 1
         if freely:
@@ -587,9 +558,38 @@ def _sentences(  # type: ignore[no-untyped-def]
             continue
         while index < end and _listed(line[index], after, after_starts, language):
             index += 1
-        if index == end or _kind(classes, line[index]) & SPACE:
+        if index == end or kinds[index] & SPACE:
             sentences += 1
     return sentences
+
+
+@njit(cache=True, nogil=True)
+def _scratch(offsets):  # type: ignore[no-untyped-def]
+    """Room for the code points of the longest document, and for their classes."""
+    longest = _longest(offsets)
+    return np.empty(longest, np.int32), np.empty(longest, np.uint16)
+
+
+@njit(cache=True, nogil=True)
+def _table(capacity):  # type: ignore[no-untyped-def]
+    """Keys, numbers and stamps of a hash table; an entry counts if its stamp is the present one."""
+    return np.empty(capacity, np.uint64), np.empty(capacity, np.int64), np.zeros(capacity, np.int64)
+
+
+@njit(cache=True, nogil=True)
+def _lists(most):  # type: ignore[no-untyped-def]
+    """Of every unit: code points before it, where it starts in the folded text, the first unit of each number,
+    the number of the n-gram that starts at it, where repeated n-grams start, ascending; and of every number its
+    occurrences and their code points."""
+    return (
+        np.empty(most + 1, np.int64),
+        np.empty(most + 1, np.int64),
+        np.empty(most, np.int64),
+        np.empty(most, np.int64),
+        np.empty(most + 1, np.int64),
+        np.empty(most, np.int64),
+        np.empty(most, np.int64),
+    )
 
 
 @njit(cache=True, nogil=True)
@@ -617,8 +617,8 @@ def _most_newlines(data, offsets):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _decode(data, start, stop, points):  # type: ignore[no-untyped-def]
-    """Writes the code points of data[start:stop], returns how many; a byte that starts no whole character
+def _decode(data, start, stop, classes, points, kinds):  # type: ignore[no-untyped-def]
+    """Writes the code points of data[start:stop] and their classes, returns how many; a byte that starts no whole character
     is U+FFFD."""
     size = 0
     index = start
@@ -626,8 +626,11 @@ def _decode(data, start, stop, points):  # type: ignore[no-untyped-def]
         byte = np.int32(data[index])
         if byte < 0x80:
             points[size] = byte
+            kinds[size] = classes[byte]
             index += 1
-        elif 0xC0 <= byte < 0xE0 and index + 1 < stop:
+            size += 1
+            continue
+        if 0xC0 <= byte < 0xE0 and index + 1 < stop:
             points[size] = (byte & 0x1F) << 6 | (np.int32(data[index + 1]) & 0x3F)
             index += 2
         elif 0xE0 <= byte < 0xF0 and index + 2 < stop:
@@ -644,6 +647,7 @@ def _decode(data, start, stop, points):  # type: ignore[no-untyped-def]
         else:
             points[size] = REPLACEMENT
             index += 1
+        kinds[size] = _kind(classes, points[size])
         size += 1
     return size
 
@@ -679,20 +683,20 @@ def _piece_end(points, start, size, newlines):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _strip(points, begin, end, classes):  # type: ignore[no-untyped-def]
-    while begin < end and _kind(classes, points[begin]) & SPACE:
+def _strip(kinds, begin, end):  # type: ignore[no-untyped-def]
+    while begin < end and kinds[begin] & SPACE:
         begin += 1
-    while end > begin and _kind(classes, points[end - 1]) & SPACE:
+    while end > begin and kinds[end - 1] & SPACE:
         end -= 1
     return begin, end
 
 
 @njit(cache=True, nogil=True)
-def _count_lines(points, size, classes, counts):  # type: ignore[no-untyped-def]
+def _count_lines(points, kinds, size, counts):  # type: ignore[no-untyped-def]
     start = 0
     while start <= size:
         stop = _line_end(points, start, size)
-        begin, end = _strip(points, start, stop, classes)
+        begin, end = _strip(kinds, start, stop)
         start = stop + 1
         if begin == end:
             continue
@@ -705,14 +709,79 @@ def _count_lines(points, size, classes, counts):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def _count_symbols(points, size, counts):  # type: ignore[no-untyped-def]
+    hashes = ellipses = dots = 0
+    for index in range(size):
+        point = points[index]
+        hashes += point == HASH
+        ellipses += point == ELLIPSIS
+        dots = dots + 1 if point == DOT else 0
+        if dots == 3:
+            ellipses += 1
+            dots = 0
+    counts[HASHES] = hashes
+    counts[ELLIPSES] = ellipses
+
+
+@njit(cache=True, nogil=True)
+def _count_characters(kinds, size, own, counts):  # type: ignore[no-untyped-def]
+    characters = symbols = of_script = 0
+    for index in range(size):
+        kind = np.int64(kinds[index])
+        character = 1 - (kind & SPACE)
+        characters += character
+        symbols += (kind & SYMBOL) != 0
+        of_script += own >> (kind >> SCRIPT_SHIFT) & 1 & character
+    counts[POINTS] = characters
+    counts[SYMBOLS] = symbols
+    counts[OWN_SCRIPT] = of_script
+
+
+@njit(cache=True, nogil=True)
+def _words(kinds, size, starts, ends):  # type: ignore[no-untyped-def]
+    """Where each word starts and ends; how many there are. Without branches: words are short and of any length."""
+    count = ended = 0
+    before = np.int64(SPACE)
+    for index in range(size):
+        space = np.int64(kinds[index]) & SPACE
+        starts[count] = index
+        count += before & ~space
+        # At most as many words have ended as have started, so this stays within the list.
+        ends[ended] = index
+        ended += space & ~before
+        before = space
+    if ended < count:
+        ends[ended] = size
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _units(kinds, size, starts, ends):  # type: ignore[no-untyped-def]
+    """Where each unit of an unspaced text starts and ends; how many there are."""
+    count = index = 0
+    while index < size:
+        if kinds[index] & SPACE:
+            index += 1
+            continue
+        starts[count] = index
+        inside = _joins(kinds[index])
+        index += 1
+        while inside and index < size and _joins(kinds[index]):
+            index += 1
+        ends[count] = index
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
 def _ends_in_dots(points, begin, end):  # type: ignore[no-untyped-def]
     return end - begin >= 3 and points[end - 1] == DOT and points[end - 2] == DOT and points[end - 3] == DOT
 
 
 @njit(cache=True, nogil=True)
-def _is_mark(point, classes, marks, starts, language):  # type: ignore[no-untyped-def]
+def _is_mark(point, kind, marks, starts, language):  # type: ignore[no-untyped-def]
     """Is this one of Unicode's sentence terminals, or listed for the language?"""
-    return _kind(classes, point) & TERMINAL != 0 or _listed(point, marks, starts, language)
+    return kind & TERMINAL != 0 or _listed(point, marks, starts, language)
 
 
 @njit(cache=True, nogil=True)
@@ -748,26 +817,8 @@ def _folds_to(points, begin, end, fold, expansions, words, first, last):  # type
 
 
 @njit(cache=True, nogil=True)
-def _next_unit(points, index, size, classes, spaced):  # type: ignore[no-untyped-def]
-    """Start and end of the next word or unit from `index`; both are `size` after the last."""
-    while index < size and _kind(classes, points[index]) & SPACE:
-        index += 1
-    start = index
-    if spaced:
-        while index < size and not _kind(classes, points[index]) & SPACE:
-            index += 1
-    elif index < size:
-        inside = _joins(classes, points[index])
-        index += 1
-        while inside and index < size and _joins(classes, points[index]):
-            index += 1
-    return start, index
-
-
-@njit(cache=True, nogil=True)
-def _joins(classes, point):  # type: ignore[no-untyped-def]
-    """Is this a letter or digit of a script that writes spaces?"""
-    kind = _kind(classes, point)
+def _joins(kind):  # type: ignore[no-untyped-def]
+    """Is this the class of a letter or digit of a script that writes spaces?"""
     return kind & ALPHANUMERIC != 0 and kind >> SCRIPT_SHIFT == 0
 
 
@@ -782,10 +833,19 @@ def _capacity(entries):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _hash(points, begin, end):  # type: ignore[no-untyped-def]
-    mixed = np.uint64(0)
-    for index in range(begin, end):
-        mixed = _mix(mixed, points[index])
-    return _finish(mixed)
+    """Four lanes, since each multiplication waits for the one before."""
+    first = second = third = fourth = np.uint64(0)
+    index = begin
+    while index + 4 <= end:
+        first = _mix(first, points[index])
+        second = _mix(second, points[index + 1])
+        third = _mix(third, points[index + 2])
+        fourth = _mix(fourth, points[index + 3])
+        index += 4
+    while index < end:
+        first = _mix(first, points[index])
+        index += 1
+    return _finish(_finish(_finish(_finish(first) + second) + third) + fourth)
 
 
 @njit(cache=True, nogil=True)

@@ -84,7 +84,7 @@ class FineWeb(Filter[FineWebOptions]):
     def measure(self, batch: pa.RecordBatch) -> Measurement:
         rows = languages.of_batch(batch)
         data, offsets = text_buffers.of(batch["text"])
-        repeats = repeated_pieces(data, offsets, kernels.LINE)
+        (repeats,) = repeated_pieces(data, offsets, kernels.LINE)
         options = self.options
         short = np.where(rows.spaced, options.short_line_characters, options.short_line_characters_unspaced)
         counts = np.zeros((batch.num_rows, 6), np.int64)

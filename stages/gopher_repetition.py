@@ -91,10 +91,7 @@ class GopherRepetition(Filter[GopherRepetitionOptions]):
         rows = languages.of_batch(batch)
         data, offsets = text_buffers.of(batch["text"])
         classes = code_points.classes()
-        lines = repeated_pieces(data, offsets, kernels.LINE)
-        paragraphs = repeated_pieces(data, offsets, kernels.PARAGRAPH)
-        units = np.zeros(batch.num_rows, np.int64)
-        kernels.unit_counts(data, offsets, classes, rows.spaced, units)
+        lines, paragraphs = repeated_pieces(data, offsets, kernels.LINE, kernels.PARAGRAPH)
         factor = np.where(rows.spaced, 1, rows.per_language(languages.characters_per_word))
         grams = np.zeros((batch.num_rows, 1 + len(TOP) + len(DUPLICATE)), np.int64)
         kernels.repeated_grams(
@@ -104,7 +101,6 @@ class GopherRepetition(Filter[GopherRepetitionOptions]):
             *code_points.case_folding(),
             rows.spaced,
             factor,
-            units,
             np.array(TOP),
             np.array(DUPLICATE),
             grams,
@@ -120,9 +116,9 @@ class GopherRepetition(Filter[GopherRepetitionOptions]):
         return Measurement(dict(zip(self.signals, measured, strict=True)))
 
 
-def repeated_pieces(data: np.ndarray, offsets: np.ndarray, newlines: int) -> np.ndarray:
-    """int64 (n, 4): lines or paragraphs of every text, their code points, and of those that stood before,
-    the same."""
-    counts = np.zeros((offsets.size - 1, 4), np.int64)
-    kernels.repeated_pieces(data, offsets, code_points.classes(), newlines, counts)
+def repeated_pieces(data: np.ndarray, offsets: np.ndarray, *newlines: int) -> np.ndarray:
+    """int64 (kinds, n, 4): for lines or paragraphs how many every text has, their code points, and of those that
+    stood before, the same."""
+    counts = np.zeros((len(newlines), offsets.size - 1, 4), np.int64)
+    kernels.repeated_pieces(data, offsets, code_points.classes(), np.array(newlines), counts)
     return counts

@@ -87,8 +87,8 @@ class Rows:
 
     def per_language(self, of: Callable[[Language | None], int]) -> np.ndarray:
         """An int64 for every row: that of its language, or that of None."""
-        values = np.array([*map(of, every()), of(None)], np.int64)
-        return values[self.number]
+        values: np.ndarray = np.array([*map(of, every()), of(None)], np.int64)[self.number]
+        return values
 
 
 def of_batch(batch: pa.RecordBatch, default: str | None = None) -> Rows:

@@ -205,7 +205,7 @@ def test_bytes_that_break_off_in_a_character_are_read_within_the_document(tail: 
     data = np.frombuffer(b"ab" + tail + b"\x80\x80\x80", np.uint8)
     counts = np.zeros((1, 12), np.int64)
     empty = np.zeros(0, np.int32)
-    arguments = (np.array([True]), np.array([-1], np.int32), np.array([0]), empty, np.zeros(1, np.int64), np.zeros(1, np.int64))
+    arguments = (np.array([False]), np.array([-1], np.int32), np.array([0]), empty, np.zeros(1, np.int64), np.zeros(1, np.int64))
     offsets = np.array([0, 2 + len(tail)], np.int64)
     filter_kernels.quality(data, offsets, code_points.classes(), *code_points.case_folding(), *arguments, counts)
     assert counts[0, filter_kernels.POINTS] == 2 + len(tail)

@@ -135,9 +135,17 @@ def test_sentence_terminals_are_punctuation() -> None:
 
 def test_words_are_separated_by_any_unicode_whitespace() -> None:
     data, offsets = text_buffers.of(pa.array(["a\u00a0b\u3000c\u2028d\te\u200bf"]))
-    words = np.zeros(1, np.int64)
-    filter_kernels.unit_counts(data, offsets, code_points.classes(), np.array([True]), words)
-    assert words.tolist() == [5]
+    counts = np.zeros((1, 6), np.int64)
+    filter_kernels.line_shapes(
+        data,
+        offsets,
+        code_points.classes(),
+        np.array([30]),
+        *languages.groups(lambda language: ""),
+        np.array([-1], np.int32),
+        counts,
+    )
+    assert counts[0, filter_kernels.SHAPED_WORDS] == 5
 
 
 def test_only_a_newline_ends_a_line() -> None:
