@@ -32,9 +32,9 @@ BATCH_BYTES = 32 << 20
 
 
 class ExtractionOptions(Options):
-    """Defaults are those with which FineWeb ran trafilatura (`favor: precision`), comments and deduplication off."""
+    """Comments and deduplication are off. `favor: precision` is what FineWeb ran; docs/text-stages.md has the figures of each."""
 
-    favor: Literal["precision", "balanced", "recall"] = "precision"
+    favor: Literal["precision", "balanced", "recall"] = "balanced"
     fast: bool = Field(False, description="skip trafilatura's comparison with readability and jusText")
     include_tables: bool = True
     include_links: bool = False
