@@ -38,7 +38,7 @@ from trainer.evaluation import Score, evaluate_bpb
 from trainer.flops import causal_flops_per_token, mfu, palm_flops_per_token
 from trainer.ledger import Ledger
 from trainer.loader import Batch, Loader, LoaderError, Phase
-from trainer.metrics import Metrics, Readings, check_loss
+from trainer.metrics import DivergedError, Metrics, Readings, check_step
 from trainer.model import GPT, document_mask
 from trainer.optimisation import WarmupCosine, build_adamw, set_rate
 from trainer.picture import draw
@@ -350,14 +350,16 @@ class _Run:
             }
             if metrics:
                 metrics.write(row)
-            check_loss(facts["step"], loss)
+            check_step(facts["step"], loss, norm)
             self.progress.step(row, spent)
 
     def _save(self, readings: Readings, metrics: Metrics | None, ledger: Ledger | None) -> None:
-        """A checkpoint of this moment. The readings are looked at first, so that a diverged model is never saved; the time it
-        takes is not the budget's."""
+        """A checkpoint of this moment, unless the model has diverged: a step's loss is that of the weights before its update,
+        so the weights are looked at too. The time this takes is not the budget's."""
         paused = time.perf_counter()
         self._look(readings, metrics, all_of_them=True)
+        if not all(bool(torch.isfinite(weight).all()) for weight in self.model.parameters()):
+            raise DivergedError(f"step {self.step}: weights are no longer finite; nothing was saved of it")
         if self.ranks.first and ledger:
             ledger.commit()
             state = checkpoint.State(

@@ -82,12 +82,15 @@ class Metrics:
         self._file.close()
 
 
-def check_loss(step: int, loss: float) -> None:
+def check_step(step: int, loss: float, gradient_norm: float) -> None:
+    """DivergedError when a step's loss, or the gradient it was updated with, shows that going on is useless."""
     if not math.isfinite(loss) or loss > LOSS_LIMIT:
-        raise DivergedError(
-            f"step {step}: the loss is {loss:g} (limit {LOSS_LIMIT:g}); stopped. A lower --learning-rate or a longer "
-            "--warmup usually helps; the last checkpoint is from before this step"
-        )
+        what = f"the loss is {loss:g} (limit {LOSS_LIMIT:g})"
+    elif not math.isfinite(gradient_norm):
+        what = f"the gradient norm is {gradient_norm:g}"
+    else:
+        return
+    raise DivergedError(f"step {step}: {what}; stopped. A lower --learning-rate or a longer --warmup usually helps")
 
 
 def read_lines(path: Path) -> list[str]:

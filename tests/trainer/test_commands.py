@@ -1,0 +1,111 @@
+"""The command line: clear errors, exit codes, and no torch until it is needed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.trainer.corpus_fixture import learnable_corpus
+from trainer.commands import app
+from trainer.configuration import ConfigurationError, TrainConfig
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SMALL = ["--model", "layers=1", "--model", "width=16", "--model", "heads=2", "--model", "kv_heads=1", "--model", "hidden=16"]
+
+
+def invoke(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--preset", "gigantic"], "gigantic"),
+        (["--steps", "5", "--seconds", "5"], "one budget"),
+        (["--steps", "0"], "steps"),
+        (["--sequence-length", "100", "--batch-tokens", "1050"], "nearest is 1000"),
+        (["--model", "width=100", "--model", "heads=3"], "multiple of heads"),
+        (["--model", "colour=3"], "colour"),
+        (["--model", "layers"], "NAME=VALUE"),
+        (["--mixture", "web=much"], "NAME=VALUE"),
+        (["--learning-rate", "-1"], "learning_rate"),
+        (["--warmup", "1.5"], "warmup"),
+    ],
+)
+def test_bad_options_are_named_and_end_with_exit_code_2(tmp_path: Path, arguments: list[str], complaint: str) -> None:
+    code, _, errors = invoke("train", "--manifest", "nowhere", "--out", str(tmp_path / "run"), *arguments)
+    assert code == 2
+    assert complaint in errors
+
+
+def test_a_missing_manifest_ends_with_exit_code_1_and_its_name(tmp_path: Path) -> None:
+    code, _, errors = invoke("train", "--manifest", str(tmp_path / "nowhere"), "--out", str(tmp_path / "run"))
+    assert code == 1
+    assert "nowhere/manifest.json: there is no manifest" in errors
+
+
+def test_a_tampered_shard_ends_with_exit_code_1_and_its_name(tmp_path: Path) -> None:
+    manifest = learnable_corpus(tmp_path / "corpus", train=20, held_out=5)
+    shard = tmp_path / "corpus/tokens/toy/train/00001.bin"
+    shard.write_bytes(shard.read_bytes()[:-2] + b"\x05\x00")
+    code, _, errors = invoke("train", "--manifest", str(manifest), "--out", str(tmp_path / "run"), "--device", "cpu")
+    assert code == 1
+    assert "toy/train/00001.bin" in errors
+
+
+def test_train_then_evaluate_prints_the_same_figure(tmp_path: Path) -> None:
+    manifest = str(learnable_corpus(tmp_path / "corpus", train=20, held_out=5))
+    run = str(tmp_path / "run")
+    small = ["--preset", "tiny", *SMALL, "--sequence-length", "16", "--batch-tokens", "64", "--steps", "2", "--device", "cpu"]
+    code, out, errors = invoke("train", "--manifest", manifest, "--out", run, *small)
+    assert code == 0, errors
+    last = out.splitlines()[-1]
+    code, out, errors = invoke("evaluate", run, "--manifest", manifest, "--device", "cpu")
+    assert code == 0, errors
+    assert last.split(" | ")[0] == out.splitlines()[-1]
+    code, out, _ = invoke("evaluate", run, "--manifest", manifest, "--split", "test", "--json", "--device", "cpu")
+    assert code == 0
+    assert json.loads(out)["split"] == "test"
+
+
+def test_evaluating_nothing_ends_with_exit_code_1(tmp_path: Path) -> None:
+    manifest = str(learnable_corpus(tmp_path / "corpus", train=20, held_out=5))
+    code, _, errors = invoke("evaluate", str(tmp_path / "no-run"), "--manifest", manifest)
+    assert code == 1
+    assert "no-run" in errors
+
+
+def test_help_and_bad_options_need_no_torch() -> None:
+    program = (
+        "import sys; from typer.testing import CliRunner; from trainer.commands import app\n"
+        "assert CliRunner().invoke(app, ['train', '--help']).exit_code == 0\n"
+        "assert CliRunner().invoke(app, ['train', '--manifest', 'm', '--out', 'o', '--preset', 'x']).exit_code == 2\n"
+        "assert not {'torch', 'ray', 'stages', 'pipeline'} & set(sys.modules)\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+
+
+@pytest.mark.parametrize("world", [1, 2, 4, 8])
+def test_a_batch_is_shared_out_exactly(world: int) -> None:
+    config = TrainConfig.check(manifest="m", out="o", preset="small")
+    rows, micro_batches = config.micro_batches(world)
+    assert rows * micro_batches * world * config.row_tokens == config.batch_tokens_a_step
+
+
+def test_ranks_that_cannot_share_a_batch_are_told_what_would_do() -> None:
+    config = TrainConfig.check(manifest="m", out="o", preset="tiny", batch_tokens=2_048, sequence_length=256)
+    with pytest.raises(ConfigurationError, match=r"--batch-tokens 2304 would do"):
+        config.micro_batches(3)
+
+
+def test_a_micro_batch_that_does_not_divide_is_told_what_would() -> None:
+    config = TrainConfig.check(manifest="m", out="o", preset="tiny", batch_tokens=2_048, sequence_length=256, micro_batch=3)
+    with pytest.raises(ConfigurationError, match="1, 2, 4, 8"):
+        config.micro_batches(1)

@@ -1,0 +1,164 @@
+"""evaluate_bpb: one honest figure, whatever the batching, and no score for a model that cheats."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.trainer.corpus_fixture import BOS, VOCABULARY, build_corpus, documents_of_lengths, learnable_corpus
+from trainer.corpus import Corpus
+from trainer.evaluation import EvaluationError, Score, bits_per_byte, evaluate_bpb
+from trainer.model import GPT
+from trainer.presets import Architecture
+from trainer.ranks import Ranks
+from trainer.scoring import model_logits
+
+ALONE = Ranks(0, 1, 0, torch.device("cpu"))
+LENGTHS = [2, 9, 17, 33, 1, 6]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    return Corpus.open(learnable_corpus(tmp_path, train=20, held_out=12))
+
+
+def uniform(tokens: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(*tokens.shape, VOCABULARY)
+
+
+def bigram(tokens: torch.Tensor) -> torch.Tensor:
+    """Honest: what it says depends on the current token alone."""
+    table = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(0))
+    return table[tokens]
+
+
+def score(logits: object, corpus: Corpus, **options: object) -> Score:
+    return evaluate_bpb(logits, corpus, "validation", 16, ALONE, **{"probe_seed": 0, **options})  # type: ignore[arg-type]
+
+
+def test_sums_are_divided_once_and_means_are_never_averaged() -> None:
+    assert bits_per_byte([(3, 10), (40, 50)]) == pytest.approx(43 / (60 * math.log(2)))
+    assert round(bits_per_byte([(3, 10), (40, 50)]), 4) == 1.0339
+
+
+@pytest.mark.parametrize("sums", [[], [(1.0, 0.0)], [(math.nan, 3.0)], [(math.inf, 3.0)]])
+def test_a_figure_that_cannot_be_is_refused(sums: list[tuple[float, float]]) -> None:
+    with pytest.raises(EvaluationError):
+        bits_per_byte(sums)
+
+
+def test_every_text_token_is_scored_once_and_closing_bos_never(tmp_path: Path) -> None:
+    texts = documents_of_lengths(LENGTHS)
+    corpus = Corpus.open(build_corpus(tmp_path, {("web", "validation"): [texts]}, bytes_a_token=3))
+    found = score(uniform, corpus)
+    text_tokens = sum(len(text) for text in texts)
+    assert found.tokens == text_tokens
+    assert found.text_bytes == 3 * text_tokens
+    assert found.nats == pytest.approx(text_tokens * math.log(VOCABULARY), rel=1e-6)
+    assert found.val_bpb == pytest.approx(math.log2(VOCABULARY) / 3, rel=1e-6)
+    assert found.documents == len(LENGTHS)
+
+
+def test_the_sum_is_that_of_a_loop_over_documents(tmp_path: Path) -> None:
+    texts = documents_of_lengths(LENGTHS)
+    corpus = Corpus.open(build_corpus(tmp_path, {("web", "validation"): [texts]}))
+    nats = 0.0
+    for text in texts:
+        tokens = torch.tensor([BOS, *text])
+        if len(text):
+            nats += float(F.cross_entropy(bigram(tokens[:-1]).double(), tokens[1:], reduction="sum"))
+    assert score(bigram, corpus).nats == pytest.approx(nats, rel=1e-6)
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 40, 100_000])
+def test_the_figure_does_not_depend_on_the_batch_size(corpus: Corpus, batch_tokens: int) -> None:
+    model = GPT(Architecture(vocabulary=VOCABULARY, layers=1, width=16, heads=2, kv_heads=1, hidden=16))
+    model.initialise(0)
+    logits = model_logits(model, "float32")
+    assert score(logits, corpus, batch_tokens=batch_tokens).val_bpb == pytest.approx(score(logits, corpus).val_bpb, rel=1e-6)
+
+
+def test_bfloat16_is_near_float32_and_passes_its_probe(corpus: Corpus) -> None:
+    model = GPT(Architecture(vocabulary=VOCABULARY, layers=2, width=32, heads=2, kv_heads=1, hidden=32))
+    model.initialise(0)
+    exact = score(model_logits(model, "float32"), corpus)
+    rounded = score(model_logits(model, "bfloat16"), corpus, dtype="bfloat16")
+    assert rounded.val_bpb == pytest.approx(exact.val_bpb, rel=5e-3)
+
+
+def test_what_stands_beside_the_figure_says_what_was_scored(corpus: Corpus) -> None:
+    found = score(bigram, corpus)
+    assert found.sequence_length == 16
+    assert found.documents_sha256 == corpus.split_digest("validation")
+    assert found.tokenizer_sha256 == corpus.tokenizer.sha256
+    assert found.interval[0] < found.val_bpb < found.interval[1]
+    assert found.components == {"toy": found.val_bpb}
+    for part in ("T = 16", found.documents_sha256, found.tokenizer_sha256, found.evaluator_sha256):
+        assert part in found.describe()
+
+
+def looks_ahead(tokens: torch.Tensor) -> torch.Tensor:
+    following = torch.cat([tokens[:, 1:], tokens[:, -1:]], dim=1)
+    return F.one_hot(following, VOCABULARY).float() * 20
+
+
+def looks_far_ahead(tokens: torch.Tensor) -> torch.Tensor:
+    return uniform(tokens) + F.one_hot(tokens[:, -1], VOCABULARY).float()[:, None, :]
+
+
+def reads_the_row_above(tokens: torch.Tensor) -> torch.Tensor:
+    return bigram(tokens) + F.one_hot(tokens.roll(1, dims=0), VOCABULARY).float()
+
+
+class RemembersCalls:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        logits = uniform(tokens)
+        logits[..., self.calls % VOCABULARY] = 1.0
+        return logits
+
+
+@pytest.mark.parametrize("cheat", [looks_ahead, looks_far_ahead, reads_the_row_above, RemembersCalls()])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_model_that_sees_more_than_the_text_before_has_no_score(corpus: Corpus, cheat: object, seed: int) -> None:
+    with pytest.raises(EvaluationError, match="text before alone"):
+        score(cheat, corpus, probe_seed=seed)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_logits_that_are_not_finite_are_refused(corpus: Corpus, value: float) -> None:
+    def broken(tokens: torch.Tensor) -> torch.Tensor:
+        logits = uniform(tokens)
+        logits[..., 5] = torch.where(tokens == 7, value, 0.0)
+        return logits
+
+    with pytest.raises(EvaluationError, match="not finite"):
+        score(broken, corpus)
+
+
+def test_probabilities_that_do_not_sum_to_one_gain_nothing(corpus: Corpus) -> None:
+    def boastful(tokens: torch.Tensor) -> torch.Tensor:
+        return bigram(tokens) + 1_000.0
+
+    assert score(boastful, corpus).val_bpb == pytest.approx(score(bigram, corpus).val_bpb, rel=1e-4)
+
+
+def test_the_probe_draws_unpredictable_positions_unless_it_is_told_a_seed(corpus: Corpus) -> None:
+    seen: list[np.ndarray] = []
+
+    def watched(tokens: torch.Tensor) -> torch.Tensor:
+        seen.append(tokens.numpy())
+        return bigram(tokens)
+
+    for _ in range(2):
+        score(watched, corpus, probe_seed=None)
+    half = len(seen) // 2
+    assert any(a.shape != b.shape or (a != b).any() for a, b in zip(seen[:half], seen[half:], strict=True))

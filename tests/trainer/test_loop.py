@@ -1,0 +1,302 @@
+"""Runs: exact resume, the same losses however a batch is shared out, fast failure, and a model that learns."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.trainer.corpus_fixture import build_corpus, learnable_corpus, sentences
+from trainer import checkpoint, ledger
+from trainer.configuration import ConfigurationError, TrainConfig
+from trainer.corpus import Corpus, CorpusError
+from trainer.loader import Loader, LoaderError
+from trainer.loop import Outcome, train
+from trainer.metrics import METRICS, DivergedError
+from trainer.progress import RunProgress
+from trainer.ranks import Ranks
+from trainer.scoring import score_checkpoint
+
+ALONE = Ranks(0, 1, 0, torch.device("cpu"))
+SMALL = {"layers": 1, "width": 32, "heads": 2, "kv_heads": 1, "hidden": 48}
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return learnable_corpus(tmp_path_factory.mktemp("corpus"), train=120, held_out=20)
+
+
+def options(manifest: Path, out: Path, **changes: object) -> dict[str, object]:
+    return {
+        "manifest": str(manifest), "out": str(out), "preset": "tiny", "model": SMALL, "sequence_length": 32,
+        "batch_tokens": 512, "micro_batch": 8, "steps": 12, "device": "cpu", **changes,
+    }  # fmt: skip
+
+
+def run(manifest: Path, out: Path, resume: bool = False, **changes: object) -> Outcome:
+    return train(TrainConfig.check(**options(manifest, out, **changes)), ALONE, RunProgress(False, 10), resume)
+
+
+def losses(out: Path) -> list[float]:
+    rows = [json.loads(line) for line in (out / METRICS).read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
+    return [row["loss"] for row in rows]
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    found = checkpoint.latest(out)
+    assert found is not None
+    return load_file(found / checkpoint.WEIGHTS)
+
+
+def forget_after(out: Path, step: int) -> None:
+    """Leaves the run as a machine that died after `step` left it: checkpoints up to there, longer logs."""
+    for folder in (out / checkpoint.CHECKPOINTS).iterdir():
+        if folder.name > f"step-{step:08d}":
+            shutil.rmtree(folder)
+
+
+def command(manifest: Path, out: Path, *extra: str, torchrun: int = 0) -> list[str]:
+    start = [sys.executable, "-m"]
+    if torchrun:
+        start += ["torch.distributed.run", "--standalone", f"--nproc-per-node={torchrun}", "-m"]
+    shape = [part for name, value in SMALL.items() for part in ("--model", f"{name}={value}")]
+    return [
+        *start, "trainer", "train", "--manifest", str(manifest), "--out", str(out), "--preset", "tiny", *shape,
+        "--sequence-length", "32", "--batch-tokens", "512", "--micro-batch", "8", "--device", "cpu", *extra,
+    ]  # fmt: skip
+
+
+def started(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True)
+
+
+def test_a_short_training_lowers_bits_per_byte(manifest: Path, tmp_path: Path) -> None:
+    untrained = run(manifest, tmp_path / "a", steps=1, learning_rate=1e-9, warmup=0.0)
+    trained = run(manifest, tmp_path / "b", steps=60, learning_rate=1e-2)
+    assert untrained.score is not None and trained.score is not None
+    assert trained.score.val_bpb < 0.75 * untrained.score.val_bpb
+
+
+def test_a_resumed_run_is_bit_for_bit_the_unbroken_one_twice_and_into_epoch_three(manifest: Path, tmp_path: Path) -> None:
+    unbroken = tmp_path / "run"
+    run(manifest, unbroken, checkpoint_every=4, keep=9)
+    expected, expected_losses = weights(unbroken), losses(unbroken)
+    ranges = [(4, 8), (8, 12)]
+    resumed = tmp_path / "resumed"
+    shutil.copytree(unbroken, resumed)
+    for died_after, _ in ranges:
+        forget_after(resumed, died_after)
+        outcome = run(manifest, resumed, resume=True, checkpoint_every=4, keep=9)
+        assert outcome.steps == 12
+        assert losses(resumed) == expected_losses
+        for name, tensor in weights(resumed).items():
+            assert torch.equal(tensor, expected[name]), name
+    epochs = json.loads((resumed / "result.json").read_text())["epochs"]
+    assert epochs["toy"] > 2
+
+
+def test_the_ledger_of_a_resumed_run_has_every_position_once(manifest: Path, tmp_path: Path) -> None:
+    run(manifest, tmp_path / "run", checkpoint_every=4, keep=9)
+    forget_after(tmp_path / "run", 4)
+    run(manifest, tmp_path / "run", resume=True, checkpoint_every=4, keep=9)
+    _, ranges = ledger.read(tmp_path / "run")
+    assert [one["first_position"] for one in ranges[1:]] == [one["end_position"] for one in ranges[:-1]]
+    assert (ranges[0]["first_position"], ranges[-1]["end_position"]) == (0, 12 * 16)
+    loader = Loader([Corpus.open(manifest).component("toy", "train")], 32)
+    rows = loader.plans[0].rows
+    served = loader.locate(np.arange(12 * 16)).row
+    for epoch in range(len(served) // rows):
+        assert sorted(served[epoch * rows : (epoch + 1) * rows].tolist()) == list(range(rows))
+
+
+def test_the_ledger_names_the_documents_that_a_checkpoint_had_seen(manifest: Path, tmp_path: Path) -> None:
+    run(manifest, tmp_path / "run", steps=12, checkpoint_every=4)
+    corpus = Corpus.open(manifest)
+    seen = ledger.documents_seen(tmp_path / "run", corpus)
+    rows = [json.loads(line) for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
+    assert sum(seen["pairs"].to_pylist()) == rows[-1]["tokens"]
+    assert set(seen["id"].to_pylist()) == set(corpus.component("toy", "train").ids().to_pylist())
+    early = ledger.documents_seen(tmp_path / "run", corpus, step=1)
+    assert sum(early["pairs"].to_pylist()) == rows[0]["tokens"]
+
+
+def test_a_half_written_checkpoint_does_not_change_the_final_loss(manifest: Path, tmp_path: Path) -> None:
+    run(manifest, tmp_path / "unbroken", checkpoint_every=4, keep=9)
+    broken = tmp_path / "broken"
+    shutil.copytree(tmp_path / "unbroken", broken)
+    forget_after(broken, 8)
+    newest = broken / checkpoint.CHECKPOINTS / "step-00000008"
+    (newest / checkpoint.RECORD).unlink()
+    (newest / checkpoint.WEIGHTS).write_bytes((newest / checkpoint.WEIGHTS).read_bytes()[:500])
+    run(manifest, broken, resume=True, checkpoint_every=4, keep=9)
+    assert losses(broken) == losses(tmp_path / "unbroken")
+
+
+def test_micro_batches_change_the_losses_by_rounding_only(manifest: Path, tmp_path: Path) -> None:
+    run(manifest, tmp_path / "whole", micro_batch=16)
+    run(manifest, tmp_path / "parts", micro_batch=2)
+    assert losses(tmp_path / "parts") == pytest.approx(losses(tmp_path / "whole"), rel=1e-4)
+
+
+def test_the_step_s_loss_is_over_all_valid_targets_not_a_mean_of_means(manifest: Path, tmp_path: Path) -> None:
+    """With one row a micro-batch, rows of few targets would weigh more in a mean of means; then the first steps differ."""
+    run(manifest, tmp_path / "rows", micro_batch=1, steps=3)
+    run(manifest, tmp_path / "whole", micro_batch=16, steps=3)
+    assert losses(tmp_path / "rows") == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
+
+
+def test_two_ranks_train_like_one_and_one_goes_on_from_their_checkpoint(manifest: Path, tmp_path: Path) -> None:
+    run(manifest, tmp_path / "one")
+    finished = started(command(manifest, tmp_path / "two", "--steps", "12", "--checkpoint-every", "4", "--keep", "9", torchrun=2))
+    assert finished.returncode == 0, finished.stderr
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    scored = score_checkpoint(tmp_path / "two", str(manifest), "validation", ALONE)
+    said = json.loads((tmp_path / "two" / "result.json").read_text())["score"]["val_bpb"]
+    assert said == pytest.approx(scored.val_bpb, abs=1e-6)
+    forget_after(tmp_path / "two", 4)
+    run(manifest, tmp_path / "two", resume=True)
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+
+
+def test_evaluating_the_checkpoint_gives_the_figure_of_the_run(manifest: Path, tmp_path: Path) -> None:
+    outcome = run(manifest, tmp_path / "run")
+    assert outcome.score is not None
+    again = score_checkpoint(tmp_path / "run", str(manifest), "validation", ALONE)
+    assert again.val_bpb == outcome.score.val_bpb
+    assert again.documents_sha256 == outcome.score.documents_sha256
+
+
+def test_a_loss_that_explodes_ends_the_run_with_exit_code_1_and_saves_nothing_of_it(manifest: Path, tmp_path: Path) -> None:
+    finished = started(command(manifest, tmp_path / "run", "--steps", "50", "--learning-rate", "1e30", "--warmup", "0"))
+    assert finished.returncode == 1
+    assert "the loss is" in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert checkpoint.latest(tmp_path / "run") is None
+    assert len((tmp_path / "run" / METRICS).read_text().splitlines()) < 10
+
+
+def test_a_diverged_run_never_overwrites_its_last_good_checkpoint(manifest: Path, tmp_path: Path) -> None:
+    with pytest.raises(DivergedError):
+        run(manifest, tmp_path / "run", steps=50, learning_rate=1e30, warmup=0.0, checkpoint_every=1)
+    saved = list((tmp_path / "run" / checkpoint.CHECKPOINTS).iterdir())
+    assert saved
+    for folder in saved:
+        assert all(bool(torch.isfinite(tensor).all()) for tensor in load_file(folder / checkpoint.WEIGHTS).values())
+
+
+def test_the_last_line_is_the_result_and_nothing_else_is_on_standard_output(manifest: Path, tmp_path: Path) -> None:
+    finished = started(command(manifest, tmp_path / "run", "--steps", "3"))
+    assert finished.returncode == 0, finished.stderr
+    score = json.loads((tmp_path / "run" / "result.json").read_text())["score"]
+    bpb, memory, steps = finished.stdout.strip().split(" | ")
+    assert bpb == f"val_bpb={score['val_bpb']:.4f}"
+    assert memory.startswith("memory_gb=") and float(memory.removeprefix("memory_gb=")) > 0
+    assert steps == "steps=3"
+
+
+def test_sigterm_saves_ends_with_143_and_the_run_goes_on_from_there(manifest: Path, tmp_path: Path) -> None:
+    arguments = command(manifest, tmp_path / "run", "--steps", "100000")
+    with subprocess.Popen(arguments, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("step "):
+                break
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+        assert process.wait() == 143, rest
+    found = checkpoint.latest(tmp_path / "run")
+    assert found is not None
+    state = checkpoint.load_state(found)
+    assert state.step >= 1
+    outcome = run(manifest, tmp_path / "run", resume=True, steps=state.step + 2)
+    assert outcome.steps == state.step + 2
+    assert len(losses(tmp_path / "run")) == state.step + 2
+
+
+def test_a_budget_in_seconds_is_kept_and_the_rate_follows_the_clock(manifest: Path, tmp_path: Path) -> None:
+    outcome = run(manifest, tmp_path / "run", steps=None, seconds=0.5)
+    assert outcome.steps >= 1
+    assert outcome.training_seconds >= 0.5
+    rows = [json.loads(line) for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
+    assert rows[-1]["learning_rate"] < max(row["learning_rate"] for row in rows)
+
+
+def test_a_budget_in_tokens_counts_targets(manifest: Path, tmp_path: Path) -> None:
+    outcome = run(manifest, tmp_path / "run", steps=None, tokens=2_000)
+    assert 2_000 <= outcome.tokens < 2_000 + 512
+
+
+def test_warming_up_changes_nothing_that_is_trained(manifest: Path, tmp_path: Path) -> None:
+    run(manifest, tmp_path / "warm", clock="warm")
+    run(manifest, tmp_path / "cold", clock="cold")
+    assert losses(tmp_path / "warm") == losses(tmp_path / "cold")
+
+
+def test_a_component_s_loss_and_epochs_are_reported_by_name(tmp_path: Path) -> None:
+    manifest = build_corpus(
+        tmp_path / "corpus",
+        {
+            ("books", "train"): [sentences(60, 1)],
+            ("web", "train"): [sentences(60, 2)],
+            ("web", "validation"): [sentences(9, 3)],
+        },
+    )
+    run(manifest, tmp_path / "run", steps=4, mixture={"books": 0.25, "web": 0.75})
+    row = json.loads((tmp_path / "run" / METRICS).read_text().splitlines()[-1])
+    assert set(row["loss_by_component"]) == {"books", "web"}
+    assert row["epochs"]["web"] > row["epochs"]["books"] > 0
+    assert row["mfu_palm"] is None and row["mfu_causal_exact"] is None
+
+
+def test_more_epochs_than_allowed_are_refused_before_the_first_step(manifest: Path, tmp_path: Path) -> None:
+    with pytest.raises(LoaderError, match="toy"):
+        run(manifest, tmp_path / "run", steps=1_000, max_epochs=4)
+    assert not (tmp_path / "run" / METRICS).exists()
+
+
+def test_a_corpus_without_validation_is_refused_before_training(tmp_path: Path) -> None:
+    manifest = build_corpus(tmp_path / "corpus", {("web", "train"): [sentences(20, 1)]})
+    with pytest.raises(CorpusError, match="no validation split"):
+        run(manifest, tmp_path / "run")
+    assert run(manifest, tmp_path / "run", evaluate=False, steps=2).line().startswith("val_bpb=none")
+
+
+def test_a_run_is_never_written_over(manifest: Path, tmp_path: Path) -> None:
+    run(manifest, tmp_path / "run", steps=2)
+    with pytest.raises(ConfigurationError, match="--resume"):
+        run(manifest, tmp_path / "run", steps=2)
+
+
+def test_a_run_does_not_go_on_with_other_options_or_another_corpus(manifest: Path, tmp_path: Path) -> None:
+    run(manifest, tmp_path / "run", steps=2)
+    with pytest.raises(ConfigurationError, match="learning_rate"):
+        run(manifest, tmp_path / "run", resume=True, learning_rate=0.5)
+    other = learnable_corpus(tmp_path / "other", train=60, held_out=5)
+    with pytest.raises(checkpoint.CheckpointError, match="other shards"):
+        run(other, tmp_path / "run", resume=True)
+
+
+def test_a_checkpoint_is_not_scored_on_a_corpus_of_another_tokenizer(manifest: Path, tmp_path: Path) -> None:
+    run(manifest, tmp_path / "run", steps=1)
+    other = learnable_corpus(tmp_path / "other", train=10, held_out=5)
+    raw = json.loads(other.read_text())
+    (other.parent / "tokenizer.json").write_text('{"version": "2.0"}')
+    import hashlib
+
+    from manifests.manifest import digest
+
+    raw["content"]["tokenizer"]["sha256"] = hashlib.sha256(b'{"version": "2.0"}').hexdigest()
+    raw["digest"] = digest(raw["content"])
+    other.write_text(json.dumps(raw))
+    with pytest.raises(checkpoint.CheckpointError, match="tokenizer"):
+        score_checkpoint(tmp_path / "run", str(other), "validation", ALONE)
