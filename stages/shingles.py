@@ -138,8 +138,8 @@ def _prepared(texts: pa.Array, languages: pa.Array | None) -> tuple[np.ndarray, 
             size += len(forms[-1])
         elif label is not None:
             by_character[row] = is_unspaced("", label)
-    if forms:
-        raw = np.concatenate([raw, np.frombuffer(b"".join(forms), dtype=np.uint8)])
+    # Always a copy: an array that may not be written to is another type, for which the kernel would be compiled again.
+    raw = np.concatenate([raw, np.frombuffer(b"".join(forms), dtype=np.uint8)])
     return raw, bounds, by_character
 
 
