@@ -725,7 +725,7 @@ def _count_symbols(points, size, counts):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _count_characters(kinds, size, own, counts):  # type: ignore[no-untyped-def]
-    characters = symbols = of_script = 0
+    characters = symbols = of_script = np.int64(0)
     for index in range(size):
         kind = np.int64(kinds[index])
         character = 1 - (kind & SPACE)
@@ -740,7 +740,7 @@ def _count_characters(kinds, size, own, counts):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _words(kinds, size, starts, ends):  # type: ignore[no-untyped-def]
     """Where each word starts and ends; how many there are. Without branches: words are short and of any length."""
-    count = ended = 0
+    count = ended = np.int64(0)
     before = np.int64(SPACE)
     for index in range(size):
         space = np.int64(kinds[index]) & SPACE
