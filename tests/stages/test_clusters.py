@@ -152,3 +152,15 @@ def test_nothing_in_gives_nothing_out() -> None:
     assert len(resolve(np.empty((0, 2)), np.empty(0), np.arange(3))) == 0
     assert len(group_duplicates(np.empty((0, 2)), np.arange(0))) == 0
     assert connected_components(np.empty((0, 2)))[0].tolist() == []
+
+
+def test_a_copy_of_a_reference_document_names_it_and_no_number_that_is_no_document() -> None:
+    """An older corpus is a component of higher priority; its documents win however short or late they are."""
+    priority, length = np.array([0, 0, 0, 5]), np.array([90, 80, 70, 10])
+    rank = keep_ranks(priority, length, np.arange(4))
+    exact = group_duplicates(np.array([1, 2, 7, 7], dtype=np.uint64), rank)
+    near = resolve(np.array([[2, 3]]), np.array([0.9]), rank)
+    for found in (exact, near):
+        assert found.removed.tolist() == [2] and found.kept.tolist() == found.linked.tolist() == [3]
+        for name in ("removed", "linked", "kept", "cluster"):
+            assert set(getattr(found, name).tolist()) <= set(range(4))
