@@ -113,14 +113,10 @@ def quality(  # type: ignore[no-untyped-def]
         for candidate in range(first, last):
             longest = max(longest, word_starts[candidate + 1] - word_starts[candidate])
             initials |= np.uint64(1) << np.uint64(words[word_starts[candidate]] & 63)
-        length = alphabetic_words = stop_words = 0
+        length = stop_words = 0
         for word in range(count):
             begin, end = starts[word], ends[word]
             length += end - begin
-            alphabetic = np.uint16(0)
-            for index in range(begin, end):
-                alphabetic |= kinds[index]
-            alphabetic_words += (alphabetic & ALPHABETIC) != 0
             while begin < end and kinds[begin] & PUNCTUATION:
                 begin += 1
             while end > begin and kinds[end - 1] & PUNCTUATION:
@@ -141,7 +137,7 @@ def quality(  # type: ignore[no-untyped-def]
                     break
         out[row, WORDS] = count
         out[row, WORD_POINTS] = length
-        out[row, ALPHABETIC_WORDS] = alphabetic_words
+        out[row, ALPHABETIC_WORDS] = _alphabetic_words(kinds, size)
         out[row, STOP_WORDS] = stop_words
 
 
@@ -163,7 +159,7 @@ def line_shapes(data, offsets, classes, short, marks, mark_starts, language, out
             before = space
         out[row, SHAPED_WORDS] = words
         out[row, SHAPED_POINTS] = characters
-        out[row, NEWLINES] = _newlines(data, offsets[row], offsets[row + 1])
+        out[row, NEWLINES] = _count_bytes(data, offsets[row], offsets[row + 1], NEWLINE)
         start = 0
         while start <= size:
             stop = _line_end(points, start, size)
@@ -193,7 +189,7 @@ def repeated_pieces(data, offsets, classes, newlines, out):  # type: ignore[no-u
     stamp = 0
     for row in range(offsets.size - 1):
         size = _decode(data, offsets[row], offsets[row + 1], classes, points, kinds)
-        mask = np.uint64(_capacity(_newlines(data, offsets[row], offsets[row + 1]) + 1) - 1)
+        mask = np.uint64(_capacity(_count_bytes(data, offsets[row], offsets[row + 1], NEWLINE) + 1) - 1)
         for k in range(newlines.size):
             stamp += 1
             start = 0
@@ -367,12 +363,17 @@ def clean_lines(  # type: ignore[no-untyped-def]
     policy does; -1 and 0 switch off.
     """
     points, kinds = _scratch(offsets)
-    line, line_kinds = _scratch(offsets)
+    cut, cut_kinds = _scratch(offsets)
+    initials = 0
+    for phrase in range(phrase_starts.size - 1):
+        initials |= 1 << (phrases[phrase_starts[phrase]] - LOWER_A)
     longest_word, citations, terminal, least_words, least_points, javascript, policies = limits
     written = 0
     out_offsets[0] = 0
     for row in range(offsets.size - 1):
         size = _decode(data, offsets[row], offsets[row + 1], classes, points, kinds)
+        ascii_only = size == offsets[row + 1] - offsets[row]
+        brackets = citations and _count_bytes(data, offsets[row], offsets[row + 1], OPENING) > 0
         out_start = written
         kept = 0
         start = 0
@@ -384,24 +385,27 @@ def clean_lines(  # type: ignore[no-untyped-def]
             start = stop + 1
             if begin == end:
                 continue
+            found = 0
             words, longest, characters = _word_lengths(kinds, begin, end, spaced[row])
             if longest_word >= 0 and longest > longest_word:
                 out[row, LONG_WORD] += 1
                 continue
-            length, found = _without_citations(points, kinds, begin, end, citations, line, line_kinds)
-            begin = 0
-            if found:
-                out[row, CITATION] += found
-                begin, length = _strip(line_kinds, 0, length)
-                if begin == length:
-                    continue
-                words, longest, characters = _word_lengths(line_kinds, begin, length, spaced[row])
+            line, line_kinds = points, kinds
+            if brackets:
+                length, found = _without_citations(points, kinds, begin, end, cut, cut_kinds)
+                if found:
+                    out[row, CITATION] += found
+                    line, line_kinds = cut, cut_kinds
+                    begin, end = _strip(line_kinds, 0, length)
+                    if begin == end:
+                        continue
+                    words, longest, characters = _word_lengths(line_kinds, begin, end, spaced[row])
             if (
                 terminal
                 and ends_sentences[row]
                 and (
-                    not _is_mark(line[length - 1], line_kinds[length - 1], marks, mark_starts, language[row])
-                    or _ends_in_dots(line, begin, length)
+                    not _is_mark(line[end - 1], line_kinds[end - 1], marks, mark_starts, language[row])
+                    or _ends_in_dots(line, begin, end)
                 )
             ):
                 out[row, NO_TERMINAL] += 1
@@ -409,7 +413,7 @@ def clean_lines(  # type: ignore[no-untyped-def]
             if words < least_words if spaced[row] else characters < least_points:
                 out[row, TOO_FEW] += 1
                 continue
-            lorem, script, policy, brace = _phrases(line, begin, length, phrases, phrase_starts)
+            lorem, script, policy, brace = _phrases(line, begin, end, phrases, phrase_starts, initials)
             out[row, LOREM_IPSUM] += lorem
             if javascript and script:
                 out[row, JAVASCRIPT] += 1
@@ -423,7 +427,7 @@ def clean_lines(  # type: ignore[no-untyped-def]
                     line,
                     line_kinds,
                     begin,
-                    length,
+                    end,
                     language[row],
                     terminals,
                     terminal_starts,
@@ -435,8 +439,13 @@ def clean_lines(  # type: ignore[no-untyped-def]
             if kept:
                 out_data[written] = NEWLINE
                 written += 1
-            written = _encode(line, begin, length, out_data, written)
-            out[row, CLEAN_POINTS] += length - begin + (kept > 0)
+            if ascii_only and not found:
+                for index in range(begin, end):
+                    out_data[written] = points[index]
+                    written += 1
+            else:
+                written = _encode(line, begin, end, out_data, written)
+            out[row, CLEAN_POINTS] += end - begin + (kept > 0)
             kept += 1
         out_offsets[row + 1] = written
         if _same_bytes(data, offsets[row], offsets[row + 1], out_data, out_start, written):
@@ -461,13 +470,13 @@ def _word_lengths(kinds, begin, end, spaced):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _without_citations(points, kinds, begin, end, citations, line, line_kinds):  # type: ignore[no-untyped-def]
+def _without_citations(points, kinds, begin, end, line, line_kinds):  # type: ignore[no-untyped-def]
     """Copies the line without `[`, digits or `edit` or `citation needed`, `]`; returns its length and how
-    many there were. Without `citations` it only copies."""
+    many there were."""
     length = found = 0
     index = begin
     while index < end:
-        if citations and points[index] == OPENING:
+        if points[index] == OPENING:
             stop = index + 1
             while stop < end and kinds[stop] & DIGIT:
                 stop += 1
@@ -498,16 +507,17 @@ def _starts_with(points, begin, end, word):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _phrases(line, begin, end, phrases, phrase_starts):  # type: ignore[no-untyped-def]
+def _phrases(line, begin, end, phrases, phrase_starts, initials):  # type: ignore[no-untyped-def]
     """Does the lower-cased line hold `lorem ipsum`, `javascript`, any policy; and does the line hold
     `{`?"""
     lorem = script = policy = brace = False
+    # `initials` has a bit for every letter that a phrase begins with.
     for index in range(begin, end):
         point = line[index]
         if point == BRACE:
             brace = True
         lowered = _lower(point)
-        if lowered < LOWER_A or lowered > LOWER_Z:
+        if lowered < LOWER_A or lowered > LOWER_Z or not initials >> (lowered - LOWER_A) & 1:
             continue
         for phrase in range(phrase_starts.size - 1):
             first, last = phrase_starts[phrase], phrase_starts[phrase + 1]
@@ -601,18 +611,18 @@ def _longest(offsets):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _newlines(data, start, stop):  # type: ignore[no-untyped-def]
-    newlines = 0
+def _count_bytes(data, start, stop, byte):  # type: ignore[no-untyped-def]
+    count = 0
     for index in range(start, stop):
-        newlines += data[index] == NEWLINE
-    return newlines
+        count += data[index] == byte
+    return count
 
 
 @njit(cache=True, nogil=True)
 def _most_newlines(data, offsets):  # type: ignore[no-untyped-def]
     most = 0
     for row in range(offsets.size - 1):
-        most = max(most, _newlines(data, offsets[row], offsets[row + 1]))
+        most = max(most, _count_bytes(data, offsets[row], offsets[row + 1], NEWLINE))
     return most
 
 
@@ -710,17 +720,31 @@ def _count_lines(points, kinds, size, counts):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _count_symbols(points, size, counts):  # type: ignore[no-untyped-def]
-    hashes = ellipses = dots = 0
+    hashes = ellipses = triples = dots = 0
     for index in range(size):
-        point = points[index]
-        hashes += point == HASH
-        ellipses += point == ELLIPSIS
-        dots = dots + 1 if point == DOT else 0
+        hashes += points[index] == HASH
+        ellipses += points[index] == ELLIPSIS
+    for index in range(2, size):
+        triples += (points[index] == DOT) & (points[index - 1] == DOT) & (points[index - 2] == DOT)
+    # Most texts have no three dots, and runs are counted only where there are some.
+    for index in range(size if triples else 0):
+        dots = dots + 1 if points[index] == DOT else 0
         if dots == 3:
             ellipses += 1
             dots = 0
     counts[HASHES] = hashes
     counts[ELLIPSES] = ellipses
+
+
+@njit(cache=True, nogil=True)
+def _alphabetic_words(kinds, size):  # type: ignore[no-untyped-def]
+    """Words with an alphabetic character."""
+    words = found = np.int64(0)
+    for index in range(size):
+        space = np.int64(kinds[index]) & SPACE
+        words += found & space
+        found = (found | (np.int64(kinds[index]) & ALPHABETIC) // ALPHABETIC) & (1 - space)
+    return words + found
 
 
 @njit(cache=True, nogil=True)
