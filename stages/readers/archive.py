@@ -24,6 +24,7 @@ MAX_HEADER_BYTES = 1 << 20
 HEAD_BYTES = 4096
 """Looked at to tell whether a record starts here; ARC's line holds a whole URL."""
 MAX_LINE_ENDS = 64
+MAX_FOLDED_CHARACTERS = 8192
 SEARCH_BYTES = 256 << 10
 DOCUMENT_TYPES = ("response", "resource", "conversion")
 OTHER_TYPES = ("warcinfo", "request", "metadata", "revisit", "continuation")
@@ -82,6 +83,7 @@ class _Archive:
         self.limit = limit
         self.mode: Literal["", "member", "whole"] = "" if self.source.packed else "whole"
         self.kind: Literal["", "warc", "arc"] = ""
+        self.misframed = False
         self.item_of_member = -1
         self.items_in_member = 0
 
@@ -324,6 +326,12 @@ class _Archive:
         return record
 
     def _block(self, length: int) -> tuple[bytes, int]:
+        if not self.source.packed:
+            start, size = self.source.offset, self.source.raw.size()
+            if start + length > size or (self.misframed and not self._ends_well(start + length)):
+                # Not read: what counts of a block that ends in the wrong place is where the next record starts.
+                self.source.rewind(b"", min(start + length, size))
+                return b"", min(length, size - start)
         block, got = self.source.take(length, self.limit)
         if got == length:
             return block, got
@@ -335,6 +343,16 @@ class _Archive:
             kept += len(block)
             got += more
         return b"".join(parts), got
+
+    def _ends_well(self, end: int) -> bool:
+        """In a plain file: do line ends, a record or nothing follow `end`?"""
+        source = self.source
+        start = source.offset
+        source.rewind(b"", end)
+        line_ends = self._pass_line_ends()
+        well = line_ends.count(b"\n") >= 2 or not source.fill(1) or self._at_record()
+        source.rewind(b"", start)
+        return well
 
     def _close(self, record: ArchiveRecord, block_start: int) -> None:
         """Checks that the record ends where it says, and moves the cursor to what follows it.
@@ -364,7 +382,7 @@ class _Archive:
             self._go_to_next()
 
     def _pass_line_ends(self) -> bytes:
-        """Passes over CR and LF at the cursor, within the member, and returns them; at most a few, which is what writers write."""
+        """Passes over CR and LF at the cursor, within the member, and returns them; at most a few, as writers write."""
         source = self.source
         passed = b""
         while source.fill(4) and len(passed) < MAX_LINE_ENDS:
@@ -383,6 +401,7 @@ class _Archive:
         source = self.source
         source.rewind(record.block + line_ends if source.packed else b"", block_start)
         passed = self._skip_to_record()
+        self.misframed = True
         if source.fill(1):
             where = f"the next record starts after {passed}"
         elif record.fault == "truncated":
@@ -423,7 +442,8 @@ def _fields(head: bytes) -> dict[str, str]:
     for line in lines:
         name, colon, value = line.partition(":")
         if last and line[:1] in _FOLD and line.strip():
-            fields[last] += " " + line.strip()
+            if len(fields[last]) < MAX_FOLDED_CHARACTERS:
+                fields[last] += " " + line.strip()
         elif colon:
             name = name.strip().lower()
             last = "" if name in fields else name

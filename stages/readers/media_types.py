@@ -15,10 +15,7 @@ CONTROL_SHARE = 0.02
 
 _MEDIA_TYPE = re.compile(r"\s*([^\s;,]*)")
 _CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';,]+)""", re.IGNORECASE)
-_MARKUP = re.compile(
-    rb"\s*(?:<!--.*?-->\s*|<\?xml[^>]*>\s*)*<(?:!doctype\s+html|html|head|body|title|meta|script|h1|div|table|p|a|br|b)[\s>/]",
-    re.IGNORECASE | re.DOTALL,
-)
+_TAG = re.compile(rb"<(?:!doctype\s+html|html|head|body|title|meta|script|h1|div|table|p|a|br|b)[\s>/]", re.IGNORECASE)
 _HTML_ANYWHERE = re.compile(rb"<(?:html|body)[\s>]", re.IGNORECASE)
 _CONTROLS = bytes(c for c in range(32) if c not in b"\t\n\r\f\x1b")
 _BYTE_ORDER_MARKS = (b"\xef\xbb\xbf", b"\xfe\xff", b"\xff\xfe")
@@ -65,13 +62,25 @@ def document_type(declared: str, payload: bytes) -> str | None:
         for mark in _BYTE_ORDER_MARKS:
             start = start.removeprefix(mark)
         start = start.replace(b"\0", b"")  # UTF-16
-        return HTML if _MARKUP.match(start) or _HTML_ANYWHERE.search(start) else None
+        return HTML if _starts_with_markup(start) or _HTML_ANYWHERE.search(start) else None
     return None
 
 
 def could_be_document(declared: str) -> bool:
     """False when the declared type alone says that this is no document, whatever the bytes."""
     return declared in (HTML, XHTML, PLAIN, *XML_TYPES, *SNIFFED_TYPES) or "/" not in declared
+
+
+def _starts_with_markup(start: bytes) -> bool:
+    """A tag of HTML, behind blanks, comments and XML declarations."""
+    while True:
+        start = start.lstrip()
+        for opening, closing in ((b"<!--", b"-->"), (b"<?xml", b"?>")):
+            if start.startswith(opening):
+                _, _, start = start.partition(closing)
+                break
+        else:
+            return _TAG.match(start) is not None
 
 
 def signature(payload: bytes) -> str | None:

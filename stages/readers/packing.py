@@ -8,6 +8,7 @@ a damaged one. How a file is packed is decided by its first bytes, never by its 
 from __future__ import annotations
 
 import io
+import re
 import zlib
 from collections.abc import Callable
 from typing import BinaryIO, Protocol
@@ -337,7 +338,13 @@ class _Raw:
 
 
 class _Candidates:
-    """Offsets from `offset` on at which magic bytes of a member stand."""
+    """Offsets from `offset` on at which a member may start: magic bytes, and of gzip a header without reserved flags (RFC 1952,
+    2.3) and with an XFL that some writer sets."""
+
+    pattern = re.compile(
+        rb"\x1f\x8b\x08[\x00-\x1f].{4}[\x00\x02\x04]|" + re.escape(ZSTD_MAGIC) + b"|" + re.escape(LZ4_MAGIC), re.DOTALL
+    )
+    longest = 9
 
     def __init__(self, raw: _Raw, offset: int) -> None:
         self.raw, self.offset = raw, offset
@@ -348,17 +355,14 @@ class _Candidates:
     def __next__(self) -> int:
         while True:
             self.raw.seek(self.offset)
-            window = self.raw.need(MAGIC_BYTES)
-            if len(window) < MAGIC_BYTES:
+            if len(self.raw.need(self.longest)) < MAGIC_BYTES:
                 raise StopIteration
-            data, at = self.raw.data, self.raw.at
-            places = [data.find(magic, at) for magic in (GZIP_MAGIC, ZSTD_MAGIC, LZ4_MAGIC)]
-            found = min((place for place in places if place >= 0), default=-1)
-            if found >= 0:
-                place = self.raw.base + found
+            found = self.pattern.search(self.raw.data, self.raw.at)
+            if found:
+                place = self.raw.base + found.start()
                 self.offset = place + 1
                 return place
-            self.offset = self.raw.base + len(data) - MAGIC_BYTES + 1
+            self.offset = max(self.offset + 1, self.raw.base + len(self.raw.data) - self.longest + 1)
 
 
 class _Member(Protocol):

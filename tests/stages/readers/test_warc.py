@@ -451,3 +451,30 @@ def test_batches_are_bounded_by_rows_and_bytes(archive):
     large = b"".join(archive.page(b"<p>" + b"x" * (6 << 20)) for _ in range(5))
     sizes = [batch.num_rows for batch in reader_type(reader_type.Options()).read(io.BytesIO(large), "a", "b", Counter())]
     assert sizes == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"WARC/1.0\r\nWARC-Type: response\r\nContent-Length: 99999999\r\n\r\n" * 3000,
+        b"\x1f\x8b\x08\0" * 20_000,
+        b"\x28\xb5\x2f\xfd" * 5_000,
+        ARC_START + (b"a: " + b"1.1.1.1 200804302048 " * 150 + b"\n") * 20,
+        b"WARC/1.0\r\nA: b\r\n" + b" x\r\n" * 100_000 + b"\r\n",
+    ],
+    ids=[
+        "records that claim the whole file",
+        "gzip magic numbers",
+        "zstd magic numbers",
+        "lines that almost start a record",
+        "folded lines",
+    ],
+)
+def test_files_made_to_be_slow_are_read_in_about_linear_time(archive, data):
+    """Each of these took minutes, or would have, when one place was looked at again for each other place."""
+    archive.read(data)
+
+
+def test_a_page_that_starts_with_hundreds_of_comments_is_looked_through_once(archive):
+    body = b"<!---->" * 100_000 + b"1"
+    assert only(archive.read(archive.record(archive.http(body, content_type=None)))[0])["rule"] == "media_type"
