@@ -41,7 +41,7 @@ class ExtractionOptions(Options):
     include_images: bool = False
     include_formatting: bool = Field(False, description="keep emphasis and headings as Markdown")
     max_bytes: int = Field(20_000_000, gt=0, description="of the page, transfer and content codings undone")
-    max_elements: int = Field(200_000, gt=0, description="start tags in a page of HTML")
+    max_elements: int = Field(50_000, gt=0, description="start tags in a page of HTML")
     max_depth: int = Field(DEEPEST_PARSED, gt=0, le=DEEPEST_PARSED, description="levels of nested elements")
     cpu_seconds: int = Field(DEFAULT_CPU_SECONDS, gt=0, description="backstop of the sandbox, for one page")
     memory_bytes: int = Field(DEFAULT_MEMORY_BYTES, ge=256 << 20, description="backstop of the sandbox")
