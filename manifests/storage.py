@@ -58,7 +58,10 @@ class Folder:
     def __init__(self, url: str | os.PathLike[str], **options: Any) -> None:
         self.url = os.fspath(url).rstrip("/") or "/"
         self.options = options
-        self.fs, self.root = fsspec.core.url_to_fs(self.url, **options)
+        try:
+            self.fs, self.root = fsspec.core.url_to_fs(self.url, **options)
+        except (ValueError, ImportError) as error:
+            raise StorageError(f"{self.url}: {error}") from None
         self.root = self.root.rstrip("/")
         self.local = "file" in (self.fs.protocol if isinstance(self.fs.protocol, tuple) else (self.fs.protocol,))
 

@@ -48,7 +48,7 @@ def run(
     except RecipeError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
-    except (RunFailed, InputError, Locked, StorageError, SplitError, ConnectionError) as error:
+    except (RunFailed, InputError, Locked, StorageError, SplitError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     finally:
@@ -69,7 +69,7 @@ def plan(recipe: RecipePath, corpus: CorpusOption = "corpus", part_mib: PartOpti
     from rich.console import Console
     from rich.table import Table
 
-    from manifests.storage import Folder
+    from manifests.storage import Folder, StorageError
     from pipeline.inputs import InputError
     from pipeline.recipe import Recipe, RecipeError
     from pipeline.run import survey
@@ -79,7 +79,7 @@ def plan(recipe: RecipePath, corpus: CorpusOption = "corpus", part_mib: PartOpti
     except RecipeError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
-    except InputError as error:
+    except (InputError, StorageError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     console = Console(highlight=False)

@@ -7,6 +7,7 @@ the recipe's folder.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ CORPUS_WIDE: dict[str, type[Options]] = {
     "shards": ShardOptions,
 }
 """Stages that need every document of the corpus at once. Row-local stages may stand among them."""
+MOST_NODES = 100_000
+"""Values in a recipe; aliases of aliases can stand for billions."""
 ONCE_IN_ORDER = ("split", "tokenizer", "shards")
 
 
@@ -127,6 +130,7 @@ class _Loader:
         self.path = path
         self.folder = Path(path).resolve().parent
         self.lines: dict[tuple[str | int, ...], int] = {}
+        self.nodes = 0
 
     def load(self) -> Recipe:
         try:
@@ -137,7 +141,9 @@ class _Loader:
             node = yaml.compose(text, Loader=yaml.SafeLoader)
             raw = yaml.safe_load(text)
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
-            raise RecipeError(f"{self.path}: not YAML: {error}") from None
+            mark = getattr(error, "problem_mark", None)
+            problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+            raise RecipeError(f"{self.path}:{mark.line + 1 if mark else 1}: not YAML: {problem}") from None
         if not isinstance(raw, dict) or node is None:
             raise RecipeError(f"{self.path}:1: a recipe is a mapping with corpus, components and stages")
         self._note_lines(node, ())
@@ -169,6 +175,12 @@ class _Loader:
 
     def _note_lines(self, node: yaml.Node, at: tuple[str | int, ...], depth: int = 0) -> None:
         self.lines.setdefault(at, node.start_mark.line + 1)
+        self.nodes += 1
+        if self.nodes > MOST_NODES:
+            line = node.start_mark.line + 1
+            raise RecipeError(f"{self.path}:{line}: more than {MOST_NODES:,} values, each alias counted as all that it stands for")
+        if isinstance(node, yaml.ScalarNode):
+            self._check_scalar(node, at)
         if depth > 32:
             raise RecipeError(f"{self.path}:{node.start_mark.line + 1}: nested deeper than a recipe can be")
         if isinstance(node, yaml.MappingNode):
@@ -182,6 +194,14 @@ class _Loader:
         elif isinstance(node, yaml.SequenceNode):
             for index, value in enumerate(node.value):
                 self._note_lines(value, (*at, index), depth + 1)
+
+    def _check_scalar(self, node: yaml.ScalarNode, at: tuple[str | int, ...]) -> None:
+        """What has no canonical JSON: half a character, and numbers without end."""
+        if any("\ud800" <= character <= "\udfff" for character in node.value):
+            raise self.error(at, "an escape of half a character is no text")
+        plain = node.value.lower().replace("_", "").lstrip("+-")
+        if node.tag.endswith(":float") and (plain in (".inf", ".nan") or (":" not in plain and math.isinf(float(plain)))):
+            raise self.error(at, f"{node.value} is not a finite number")
 
     def _validate(self, model: type[Any], raw: Any, at: tuple[str | int, ...]) -> Any:
         try:
@@ -217,10 +237,13 @@ class _Loader:
         before = names[: names.index("extraction")] if "extraction" in names else []
         if late := [early for early in before if early != "url_filter"]:
             raise self.error((*at, "stages"), f"{late[0]!r} needs text, and stands before extraction")
+        source = self.resolve(written.source)
+        if not is_remote(source) and not os.path.exists(source):
+            raise self.error((*at, "source"), f"{source} does not exist{self._nearest_path(source)}")
         files = [written.files] if isinstance(written.files, str) else written.files or list(reader_type.default_files)
         return Component(
             name=name,
-            source=self.resolve(written.source),
+            source=source,
             written_source=written.source,
             format=written.format,
             files=tuple(files),
@@ -264,7 +287,19 @@ class _Loader:
                 data[option] = self.resolve(value)
                 if not is_remote(data[option]) and not os.path.exists(data[option]):
                     raise self.error((*at, name, option), f"{data[option]} does not exist")
-        return StageSpec(name, options.model_copy(update=data), _plain(written), data)
+        spec = StageSpec(name, options.model_copy(update=data), _plain(written), data)
+        if name not in CORPUS_WIDE:
+            self._check_builds(spec, (*at, name))
+        return spec
+
+    def _check_builds(self, spec: StageSpec, at: tuple[str | int, ...]) -> None:
+        """Options that are well formed can still ask for what there is not: a language, a domain, a list without entries."""
+        try:
+            built = spec.build()
+        except Exception as error:
+            raise self.error(at, " ".join(str(error).split()) or type(error).__name__) from None
+        if isinstance(built, Stage):
+            built.close()
 
     def _check_order(self, stages: tuple[StageSpec, ...]) -> None:
         last = -1
@@ -278,6 +313,11 @@ class _Loader:
                     ("stages", index), f"{stage.name} is out of place: the last stages are {order}, once each in this order"
                 )
             last = max(last, place)
+
+    def _nearest_path(self, path: str) -> str:
+        beside = os.path.dirname(path)
+        near = difflib.get_close_matches(os.path.basename(path), os.listdir(beside) if os.path.isdir(beside) else [], 1)
+        return f"; did you mean {near[0]!r}?" if near else ""
 
     def resolve(self, path: str) -> str:
         return path if is_remote(path) else str(self.folder / path)
