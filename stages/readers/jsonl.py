@@ -39,7 +39,11 @@ class JsonLines(Reader[JsonLinesOptions]):
     name = "jsonl"
     version = 1
     libraries = ("lz4", "zstandard")
-    default_files = tuple(f"*.{kind}{packing}" for kind in ("jsonl", "ndjson", "json") for packing in ("", ".gz", ".zst", ".lz4"))
+    default_files = (
+        *(f"*.{kind}{packing}" for kind in ("jsonl", "ndjson") for packing in ("", ".gz", ".zst", ".lz4")),
+        "*.json.gz",
+        "*.json.zst",
+    )
     removal_rules: ClassVar[dict[str, str]] = {
         "bad_json": "the line is no JSON object",
         "bad_utf8": "the line is not UTF-8; value: offset of the first bad byte",
