@@ -130,6 +130,7 @@ class Extraction(Stage[ExtractionOptions]):
 
 
 _TEXT, _RULE = b"t", b"r"
+_FIRST_PAGE = b"<html><body><div><p>A page of few words.</p><ul><li><a href='/'>a link</a></li></ul></div></body></html>"
 
 
 def _page(payload: bytes, media_type: str | None, transport: str | None) -> bytes:
@@ -202,6 +203,8 @@ def extractor(settings: dict[str, Any]) -> Callable[[bytes], bytes]:
             raise ValueError(f"trafilatura gave up: {' '.join(refusals.messages) or 'no reason'}")
         return _kept(extracted) if extracted and extracted.strip() else _removed("empty", 0)
 
+    # Whatever the libraries load or compile on first use is done here once, not in every child.
+    text_of(_page(_FIRST_PAGE, "text/html", None))
     return text_of
 
 
