@@ -7,6 +7,8 @@ machine without ray or torch has every command that it can run.
 from __future__ import annotations
 
 import json
+import os
+import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,9 +40,17 @@ def main() -> None:
         package: typer.Typer = point.load()
         program.registered_commands += package.registered_commands
         program.registered_groups += package.registered_groups
-    program()
+    try:
+        program()
+    except Exception as error:
+        if os.environ.get(TRACE):
+            raise
+        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+        print(f"this was not expected; with {TRACE}=1 the place is shown", file=sys.stderr)
+        sys.exit(1)
 
 
+TRACE = "CORPUSMILL_TRACE"
 ORDER = {"pipeline": 0, "manifests": 1, "trainer": 2}
 
 

@@ -10,12 +10,17 @@ import hashlib
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from manifests.rules import Rule
 from manifests.storage import Folder
 
 FORMAT = "corpusmill/1"
+UINT16_VOCABULARY = 1 << 16
+_NAME = "[a-z0-9][a-z0-9_-]{0,63}"
+SHARD_PATH = rf"^tokens/{_NAME}/(train|validation|test)/[0-9]{{5,}}\.(bin|parquet)$"
+LOG_PATH = rf"^logs/((removals|edits|documents)/{_NAME}|signals/{_NAME}/[A-Za-z0-9._-]+)/[0-9]{{5,}}\.parquet$"
+"""Where the files of a corpus can lie: a manifest from a stranger that names others is refused."""
 MANIFEST = "manifest.json"
 SPLITS = ("train", "validation", "test")
 
@@ -76,36 +81,42 @@ class ComponentRecord(Part):
 
 
 class TokenizerRecord(Part):
-    file: str = "tokenizer.json"
+    file: Literal["tokenizer.json"] = "tokenizer.json"
     sha256: str
     vocabulary: int = Field(description="entries, special tokens included: ids are below it")
     dtype: Literal["uint16", "uint32"]
     bos_id: int
     special_tokens: dict[str, int]
-    training: dict[str, Any] = Field(
-        default_factory=dict, description="documents, bytes and digest of the sample; empty when given"
-    )
+    training: dict[str, Any] = Field(default_factory=dict, description="documents and bytes of the sample; empty when given")
+
+    @model_validator(mode="after")
+    def _width(self) -> TokenizerRecord:
+        if (self.dtype == "uint16") != (self.vocabulary <= UINT16_VOCABULARY):
+            raise ValueError(f"a vocabulary of {self.vocabulary} is not stored as {self.dtype}")
+        if not 0 <= self.bos_id < self.vocabulary:
+            raise ValueError(f"bos_id {self.bos_id} is not in a vocabulary of {self.vocabulary}")
+        return self
 
 
 class Shard(Part):
     """Flat little-endian tokens at `path`, and `index`, a Parquet of SHARD_INDEX rows in the same order."""
 
-    path: str
-    index: str
+    path: str = Field(pattern=SHARD_PATH)
+    index: str = Field(pattern=SHARD_PATH)
     component: str
     split: Literal["train", "validation", "test"]
-    tokens: int
-    documents: int
-    text_bytes: int
+    tokens: int = Field(ge=0)
+    documents: int = Field(ge=0)
+    text_bytes: int = Field(ge=0, description="UTF-8 bytes of its documents' texts")
     sha256: str
     index_sha256: str
 
 
 class LogFile(Part):
     kind: Literal["removals", "edits", "signals", "documents"]
-    path: str
-    rows: int
-    bytes: int
+    path: str = Field(pattern=LOG_PATH)
+    rows: int = Field(ge=0)
+    bytes: int = Field(ge=0)
     sha256: str
 
 

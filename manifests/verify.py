@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,13 +32,22 @@ def verify(corpus: Folder, manifest: Manifest) -> Iterator[str]:
             yield finding
     yield from _check_conservation(content)
     yield from _check_receipts(corpus, manifest)
+    for path in [log.path for log in content.logs] + [shard.index for shard in content.shards]:
+        if path not in damaged:
+            try:
+                read_parquet(corpus, path)
+            except (OSError, pa.ArrowException) as error:
+                damaged.add(path)
+                yield f"{path}: not a Parquet file that can be read: {error}"
     for component in content.components:
         logs = [log for log in content.logs if log.path.split("/")[2] == component and log.path not in damaged]
         yield from _check_component(corpus, content, component, logs)
     yield from _check_splits(corpus, content, damaged)
-    for shard in content.shards:
-        if shard.path not in damaged and shard.index not in damaged:
-            yield from _check_shard(corpus, content, shard)
+    for component in content.components:
+        placed = _placements(corpus, content, component, damaged)
+        for shard in (one for one in content.shards if one.component == component):
+            if shard.path not in damaged and shard.index not in damaged:
+                yield from _check_shard(corpus, content, shard, placed)
 
 
 def listed_files(content: Content) -> Iterator[tuple[str, str, int | None]]:
@@ -206,7 +213,7 @@ def _check_splits(corpus: Folder, content: Content, damaged: set[str]) -> Iterat
         yield f"documents by split are {dict(sorted(counted.items()))}, the manifest says {content.split.documents}"
 
 
-def _check_shard(corpus: Folder, content: Content, shard: Shard) -> Iterator[str]:
+def _check_shard(corpus: Folder, content: Content, shard: Shard, placed: pa.Table | None) -> Iterator[str]:
     tokenizer = content.tokenizer
     if tokenizer is None:
         yield f"{shard.path}: a shard without a tokenizer in the manifest"
@@ -232,32 +239,26 @@ def _check_shard(corpus: Folder, content: Content, shard: Shard) -> Iterator[str
     found = (len(tokens), index.num_rows, int(index["bytes"].to_numpy().sum()))
     if found != stated:
         yield f"{shard.path}: tokens, documents and text bytes are {found}, the manifest says {stated}"
-    yield from _check_against_documents(corpus, content, shard, index)
+    if placed is not None:
+        yield from _check_against_documents(shard, index, placed)
 
 
-def _check_against_documents(corpus: Folder, content: Content, shard: Shard, index: pa.Table) -> Iterator[str]:
-    wanted = index["id"]
-    rows: list[dict[str, Any]] = []
-    for log in content.logs:
-        if log.kind == "documents" and log.path.split("/")[2] == shard.component:
-            try:
-                table = read_parquet(corpus, log.path)
-            except (OSError, pa.ArrowInvalid):
-                return
-            rows += (
-                table.filter(pc.equal(table["shard"], shard.path))
-                .select(["id", "split", "start", "tokens", "text_bytes"])
-                .to_pylist()
-            )
-    logged = {row["id"]: row for row in rows}
-    if len(logged) != len(wanted):
-        yield f"{shard.index}: {len(wanted)} documents, the document log places {len(logged)} there"
+def _placements(corpus: Folder, content: Content, component: str, damaged: set[str]) -> pa.Table | None:
+    """Where the document log puts every document of a component, or None where a log cannot be read."""
+    logs = [log.path for log in content.logs if log.kind == "documents" and log.path.split("/")[2] == component]
+    if damaged.intersection(logs) or not logs:
+        return None
+    columns = ["id", "shard", "split", "start", "tokens", "text_bytes"]
+    return pa.concat_tables([read_parquet(corpus, path).select(columns) for path in logs])
+
+
+def _check_against_documents(shard: Shard, index: pa.Table, placed: pa.Table) -> Iterator[str]:
+    logged = {row["id"]: row for row in placed.filter(pc.equal(placed["shard"], shard.path)).to_pylist()}
+    if len(logged) != index.num_rows:
+        yield f"{shard.index}: {index.num_rows} documents, the document log places {len(logged)} there"
     for row in index.to_pylist():
         mine = logged.get(row["id"])
-        agreed = mine and (mine["start"], mine["tokens"], mine["text_bytes"], mine["split"]) == (
-            *(row["start"], row["tokens"], row["bytes"]),
-            shard.split,
-        )
-        if not agreed:
+        stated = (row["start"], row["tokens"], row["bytes"], shard.split)
+        if mine is None or (mine["start"], mine["tokens"], mine["text_bytes"], mine["split"]) != stated:
             yield f"{shard.index}: {row['id']} does not stand there by the document log"
             return
