@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from enum import Enum, StrEnum
 from pathlib import Path
@@ -12,9 +13,7 @@ import typer
 
 from trainer.presets import PRESETS
 
-app = typer.Typer(
-    help="Train on a corpus, and score what was trained.", no_args_is_help=True, pretty_exceptions_enable=False
-)
+app = typer.Typer(help="Train on a corpus, and score what was trained.", no_args_is_help=True, pretty_exceptions_enable=False)
 
 FAILED, BAD_USAGE, SIGNALLED = 1, 2, 128
 
@@ -191,6 +190,9 @@ def _model_value(text: str) -> Any:
 
 
 def _need_torch() -> None:
+    """Imports torch. OpenMP's threads sleep while they wait unless the user says otherwise: spinning ones starve each other
+    as soon as a machine is shared (docs/training.md has the figures)."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         import safetensors.torch  # noqa: F401
     except ImportError as error:

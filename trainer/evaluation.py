@@ -198,9 +198,7 @@ def probe_causality(
     return worst
 
 
-def _sampled_rows(
-    components: Sequence[Component], sequence_length: int, generator: np.random.Generator
-) -> list[Int64]:
+def _sampled_rows(components: Sequence[Component], sequence_length: int, generator: np.random.Generator) -> list[Int64]:
     """A few pieces of at least two tokens, from documents drawn at random."""
     rows: list[Int64] = []
     for component in components:
@@ -223,9 +221,7 @@ def _log_probabilities(logits: Logits, rows: Sequence[Int64], bos: int, device: 
     return [F.log_softmax(found[n, : len(row)], dim=-1) for n, row in enumerate(rows)]
 
 
-def _document_nats(
-    logits: Logits, component: Component, sequence_length: int, ranks: Ranks, batch_tokens: int
-) -> Float64:
+def _document_nats(logits: Logits, component: Component, sequence_length: int, ranks: Ranks, batch_tokens: int) -> Float64:
     """Nats of each document's text, float64; every rank scores its share of the batches and all get the sums."""
     begin, length = cut(component.starts, component.lengths, sequence_length)
     document = component.document(begin)

@@ -142,9 +142,7 @@ class _Run:
         score = None
         if self.config.evaluate and self.stopped_by is None:
             score = self._score()
-        outcome = Outcome(
-            self.step, self.tokens, self._memory_gb(), self.spent_seconds, preparation, score, self.stopped_by
-        )
+        outcome = Outcome(self.step, self.tokens, self._memory_gb(), self.spent_seconds, preparation, score, self.stopped_by)
         if self.ranks.first and self.stopped_by is None:
             self._write_result(outcome)
         return outcome
@@ -338,9 +336,7 @@ class _Run:
                 **facts,
                 "seconds": now - self._origin,
                 "loss": loss,
-                "loss_by_component": {
-                    c.name: n / t for c, n, t in zip(self.loader.components, nats, targets, strict=True) if t
-                },
+                "loss_by_component": {c.name: n / t for c, n, t in zip(self.loader.components, nats, targets, strict=True) if t},
                 "grad_norm": norm,
                 "clipped_share": (self.clipped_before + clipped) / facts["step"],
                 "tokens_per_second": sum(targets) / seconds,

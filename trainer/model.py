@@ -50,9 +50,7 @@ class GPT(nn.Module):
                 drawn = torch.empty(parameter.shape, dtype=torch.float32).normal_(0.0, deviation, generator=generator)
                 parameter.copy_(drawn)
 
-    def forward(
-        self, tokens: Tensor, mask: Mask | None = None, targets: Tensor | None = None
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self, tokens: Tensor, mask: Mask | None = None, targets: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         stream = self.embedding(tokens)
         rotation = rotary(tokens.shape[1], self.architecture, tokens.device)
         for block in self.blocks:
@@ -97,9 +95,7 @@ class Attention(nn.Module):
         self.heads, self.kv_heads = architecture.heads, architecture.kv_heads
         self.head_width = architecture.head_width
         inner = self.heads * self.head_width
-        self.projection = nn.Linear(
-            architecture.width, inner + 2 * self.kv_heads * self.head_width, bias=False
-        )
+        self.projection = nn.Linear(architecture.width, inner + 2 * self.kv_heads * self.head_width, bias=False)
         self.output = nn.Linear(inner, architecture.width, bias=False)
         norms = architecture.qk_norm
         self.query_norm = nn.RMSNorm(self.head_width, eps=architecture.norm_epsilon) if norms else nn.Identity()
@@ -115,9 +111,7 @@ class Attention(nn.Module):
         if isinstance(mask, BlockMask):
             found = _flex()(query, key, value, block_mask=mask, enable_gqa=grouped)
         else:
-            found = F.scaled_dot_product_attention(
-                query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped
-            )
+            found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped)
         return cast(Tensor, self.output(found.transpose(1, 2).reshape(rows, length, -1)))
 
 

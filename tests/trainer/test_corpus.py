@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from manifests.manifest import ManifestError
+from manifests.manifest import ManifestError, digest
 from tests.trainer.corpus_fixture import build_corpus, documents_of_lengths, learnable_corpus
 from trainer.corpus import Corpus, CorpusError
 
@@ -52,7 +53,7 @@ def test_one_flipped_bit_in_an_index_is_refused_by_name(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[20] ^= 1
     path.write_bytes(data)
-    with pytest.raises(CorpusError, match="00000.parquet"):
+    with pytest.raises(CorpusError, match=r"00000\.parquet"):
         corpus.component("web", "train")
 
 
@@ -159,10 +160,6 @@ def test_a_cached_shard_that_was_damaged_is_fetched_again(tmp_path: Path) -> Non
 
 def _reseal(path: Path, raw: dict, shard: bytes | None = None) -> None:
     """Writes an edited manifest with digests that hold again."""
-    import hashlib
-
-    from manifests.manifest import digest
-
     if shard is not None:
         raw["content"]["shards"][0]["sha256"] = hashlib.sha256(shard).hexdigest()
     raw["digest"] = digest(raw["content"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,7 @@ def expected_pairs(corpus: Corpus, *names: str) -> Counter[tuple[int, int]]:
         component = corpus.component(name, "train")
         for start, length in zip(component.starts.tolist(), component.lengths.tolist(), strict=True):
             tokens = [*component.read(start, length).tolist(), BOS]
-            pairs.update(zip(tokens[:-1], tokens[1:], strict=True))
+            pairs.update(pairwise(tokens))
     return pairs
 
 
@@ -98,7 +99,7 @@ def test_stopping_anywhere_and_going_on_elsewhere_repeats_and_skips_nothing(corp
     unbroken = rows_at(loader, 0, 3 * rows)
     stops = [0, 7, rows + 3, 2 * rows + 1, 3 * rows]  # the second stop lies in epoch 2
     resumed = []
-    for first, end in zip(stops[:-1], stops[1:], strict=True):
+    for first, end in pairwise(stops):
         resumed += rows_at(loader_of(corpus, "books", "web", seed=5), first, end)
     assert resumed == unbroken
 
