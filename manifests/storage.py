@@ -59,10 +59,7 @@ class Folder:
         self.url = os.fspath(url).rstrip("/") or "/"
         self.options = options
         try:
-            try:
             self.fs, self.root = fsspec.core.url_to_fs(self.url, **options)
-        except (ValueError, ImportError) as error:
-            raise StorageError(f"{self.url}: {error}") from None
         except (ValueError, ImportError) as error:
             raise StorageError(f"{self.url}: {error}") from None
         self.root = self.root.rstrip("/")
