@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
