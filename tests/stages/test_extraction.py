@@ -141,7 +141,7 @@ def test_text_in_and_after_deep_nesting_is_found(stage: Extraction, levels: int)
     assert text is not None and "INNER" in text and "AFTER" in text
 
 
-@pytest.mark.parametrize("levels", [2_000, 5_000, 200_000 - 10])
+@pytest.mark.parametrize("levels", [2_000, 5_000, 49_990])
 def test_nesting_that_the_parser_would_lose_is_removed(stage: Extraction, levels: int) -> None:
     html = f"<html><body>{'<div>' * levels}deep{'</div>' * levels}<p>{SENTENCE * 5}</p></body></html>"
     verdict = stage.decide(records([html.encode(), article()]))
