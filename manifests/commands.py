@@ -246,11 +246,11 @@ def _by_rule(numbers: dict[str, int], stage: str) -> str:
 def _open(corpus: str) -> tuple[Folder, Manifest]:
     """A corpus by its folder, or by the path of its manifest."""
     from manifests.manifest import MANIFEST, Manifest, ManifestError
-    from manifests.storage import Folder
+    from manifests.storage import Folder, StorageError
 
-    folder = Folder(corpus.removesuffix(f"/{MANIFEST}"))
     try:
+        folder = Folder(corpus.removesuffix(f"/{MANIFEST}"))
         return folder, Manifest.load(folder)
-    except ManifestError as error:
+    except (ManifestError, StorageError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None

@@ -122,7 +122,9 @@ def stages(name: Annotated[str | None, typer.Argument(help="a stage or an input 
             console.print(f"{title}: {', '.join(names)}")
         return
     try:
-        options = CORPUS_WIDE.get(name) or (find_reader(name).Options if name in FORMATS else registry.find(name).options_type)
+        options = CORPUS_WIDE.get(name) or (
+            find_reader(name).options_type if name in FORMATS else registry.find(name).options_type
+        )
     except (registry.UnknownStage, UnknownFormat) as error:
         typer.echo(f"error: {error.args[0]}", err=True)
         raise typer.Exit(2) from None

@@ -178,7 +178,9 @@ class _Loader:
         self.nodes += 1
         if self.nodes > MOST_NODES:
             line = node.start_mark.line + 1
-            raise RecipeError(f"{self.path}:{line}: more than {MOST_NODES:,} values, each alias counted as all that it stands for")
+            raise RecipeError(
+                f"{self.path}:{line}: more than {MOST_NODES:,} values, each alias counted as all that it stands for"
+            )
         if isinstance(node, yaml.ScalarNode):
             self._check_scalar(node, at)
         if depth > 32:
@@ -229,10 +231,11 @@ class _Loader:
             reader_type = find_reader(written.format)
         except KeyError as error:
             raise self.error((*at, "format"), str(error.args[0])) from None
-        reader_options = self._validate(reader_type.Options, written.reader, (*at, "reader"))
+        reader_options = self._validate(reader_type.options_type, written.reader, (*at, "reader"))
         stages = self._stages(written.stages, (*at, "stages"), corpus_wide=False)
         names = [stage.name for stage in stages]
-        if _yields_pages(written.format, reader_options) and "extraction" not in names:
+        reader = reader_type(reader_options)
+        if reader.yields_pages and "extraction" not in names:
             raise self.error(at, f"format {written.format} gives pages, so the stages need `extraction`")
         before = names[: names.index("extraction")] if "extraction" in names else []
         if late := [early for early in before if early != "url_filter"]:
@@ -250,7 +253,7 @@ class _Loader:
             licence=written.licence,
             snapshot=written.snapshot,
             priority=written.priority,
-            reader=reader_type(reader_options),
+            reader=reader,
             reader_options=written.reader,
             stages=stages,
         )
@@ -321,10 +324,6 @@ class _Loader:
 
     def resolve(self, path: str) -> str:
         return path if is_remote(path) else str(self.folder / path)
-
-
-def _yields_pages(format: str, options: Options) -> bool:
-    return format in ("warc", "folder") or getattr(options, "html_field", None) is not None
 
 
 def _data_options(options_type: type[Options]) -> Iterator[str]:

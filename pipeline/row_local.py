@@ -149,7 +149,7 @@ def _batches(task: Task) -> Iterator[pa.RecordBatch]:
         return
     component = task.inputs["component"]
     reader_type = find_reader(task.inputs["format"])
-    reader = reader_type(reader_type.Options.model_validate(task.inputs["reader"]))
+    reader = reader_type(reader_type.options_type.model_validate(task.inputs["reader"]))
     folder = Folder(task.inputs["source"])
     skipped: Counter[str] = Counter()
     for raw in task.inputs["slices"]:

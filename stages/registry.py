@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from importlib import metadata
+from typing import Any
 
 from stages.stage import Filter, Stage
 
@@ -31,14 +32,14 @@ def names() -> list[str]:
     return sorted({*ROW_LOCAL, *(point.name for point in metadata.entry_points(group=ENTRY_POINTS))})
 
 
-def find(name: str) -> type[Stage] | type[Filter]:
+def find(name: str) -> type[Stage[Any]] | type[Filter[Any]]:
     """The class behind a recipe's name; UnknownStage suggests the nearest."""
     if name in ROW_LOCAL:
         module, _, attribute = ROW_LOCAL[name].partition(":")
-        found: type[Stage] | type[Filter] = getattr(importlib.import_module(module), attribute)
+        found: type[Stage[Any]] | type[Filter[Any]] = getattr(importlib.import_module(module), attribute)
         return found
     for point in metadata.entry_points(group=ENTRY_POINTS, name=name):
-        loaded: type[Stage] | type[Filter] = point.load()
+        loaded: type[Stage[Any]] | type[Filter[Any]] = point.load()
         return loaded
     near = difflib.get_close_matches(name, names(), 1)
     raise UnknownStage(f"unknown stage {name!r}" + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(names())}"))

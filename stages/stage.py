@@ -108,7 +108,7 @@ class Stage(ABC, Generic[OptionsType]):
         """What the manifest records of this stage, from the reports of all parts in any order; {} for most."""
         return {}
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Called once when the worker is done with a part: ends child processes, frees what it holds."""
 
 

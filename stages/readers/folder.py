@@ -40,7 +40,7 @@ class Pages(Reader[PagesOptions]):
         "undecodable": "a packed file that cannot be unpacked",
         "too_large": "more than max_payload_bytes, unpacked; value: that limit",
     }
-    Options = PagesOptions
+    options_type = PagesOptions
 
     def records(self, stream: BinaryIO, file: str, skipped: Counter[str], row_groups: range | None) -> Iterator[Record]:
         record = Record(0)

@@ -54,7 +54,11 @@ class JsonLines(Reader[JsonLinesOptions]):
         "damaged": "the packed file cannot be unpacked from this line on",
         "unreadable": "nothing in the whole file can be read",
     }
-    Options = JsonLinesOptions
+    options_type = JsonLinesOptions
+
+    @property
+    def yields_pages(self) -> bool:
+        return self.options.html_field is not None
 
     def records(self, stream: BinaryIO, file: str, skipped: Counter[str], row_groups: range | None) -> Iterator[Record]:
         lines = _Lines(Unpacked(stream), self.options.max_payload_bytes + LINE_OVERHEAD)

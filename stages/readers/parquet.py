@@ -52,7 +52,11 @@ class Parquet(Reader[ParquetOptions]):
         "damaged": "a row group cannot be read from this row on; value: the rows lost",
         "unreadable": "nothing in the whole file can be read",
     }
-    Options = ParquetOptions
+    options_type = ParquetOptions
+
+    @property
+    def yields_pages(self) -> bool:
+        return self.options.html_column is not None
 
     def records(self, stream: BinaryIO, file: str, skipped: Counter[str], row_groups: range | None) -> Iterator[Record]:
         watched = _Watched(stream)

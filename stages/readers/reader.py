@@ -76,11 +76,16 @@ class Reader(ABC, Generic[OptionsType]):
     """Glob patterns of the file names it takes when the recipe names none."""
     removal_rules: ClassVar[dict[str, str]]
     """Every rule that a loss can carry, with its meaning."""
-    Options: ClassVar[type[ReaderOptions]]
+    options_type: ClassVar[type[ReaderOptions]]
     """The class of its options."""
 
     def __init__(self, options: OptionsType) -> None:
         self.options = options
+
+    @property
+    def yields_pages(self) -> bool:
+        """Does it give pages, which need extraction, and not texts alone?"""
+        return True
 
     @abstractmethod
     def records(self, stream: BinaryIO, file: str, skipped: Counter[str], row_groups: range | None) -> Iterator[Record]:

@@ -50,7 +50,7 @@ class Warc(Reader[WarcOptions]):
         "damaged": "a place in the file that cannot be read, or a record of wrong length; reading goes on behind it",
         "unreadable": "nothing in the whole file can be read",
     }
-    Options = WarcOptions
+    options_type = WarcOptions
 
     def records(self, stream: BinaryIO, file: str, skipped: Counter[str], row_groups: range | None) -> Iterator[Record]:
         stream.seek(0)

@@ -32,7 +32,7 @@ def read(path: Path, format: str = "warc", **options: Any) -> tuple[list[dict[st
     skipped: Counter[str] = Counter()
     rows: list[dict[str, Any]] = []
     with open(path, "rb") as stream:
-        for batch in reader_type(reader_type.Options(**options)).read(stream, "web", path.name, skipped):
+        for batch in reader_type(reader_type.options_type(**options)).read(stream, "web", path.name, skipped):
             rows += batch.to_pylist()
     return rows, skipped
 
@@ -123,7 +123,7 @@ def test_a_record_of_400_mb_in_2_mb_is_read_in_bounded_memory(tmp_path):
     reader_type = find_reader("warc")
     tracemalloc.start()
     skipped: Counter[str] = Counter()
-    batches = list(reader_type(reader_type.Options()).read(io.BytesIO(data), "web", "giant", skipped))
+    batches = list(reader_type(reader_type.options_type()).read(io.BytesIO(data), "web", "giant", skipped))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     rows = [row for batch in batches for row in batch.to_pylist()]

@@ -80,7 +80,7 @@ class Archive:
     ) -> tuple[list[dict[str, Any]], Counter[str]]:
         """(rows, skipped), after a check of what holds for every file."""
         reader_type = find_reader(format)
-        reader = reader_type(reader_type.Options(**options))
+        reader = reader_type(reader_type.options_type(**options))
         skipped: Counter[str] = Counter()
         rows: list[dict[str, Any]] = []
         stream = io.BytesIO(data) if isinstance(data, bytes) else data

@@ -118,7 +118,7 @@ def test_trouble_of_the_machine_is_raised_though_arrow_raises_the_same_kind_for_
 
 def test_only_a_big_file_is_split_and_its_ranges_cover_every_row_group_once():
     reader_type = find_reader("parquet")
-    reader = reader_type(reader_type.Options())
+    reader = reader_type(reader_type.options_type())
     assert reader.splits(io.BytesIO(parquet({"text": texts()}))) is None
     assert reader.splits(io.BytesIO(b"no parquet")) is None
     big = pa.array([b"x" * (1 << 20)] * 150, pa.large_binary())

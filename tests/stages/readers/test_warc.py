@@ -446,10 +446,10 @@ def test_trouble_of_the_machine_is_raised_not_logged(archive):
 def test_batches_are_bounded_by_rows_and_bytes(archive):
     reader_type = find_reader("warc")
     small = b"".join(archive.page(HTML) for _ in range(600))
-    sizes = [batch.num_rows for batch in reader_type(reader_type.Options()).read(io.BytesIO(small), "a", "b", Counter())]
+    sizes = [batch.num_rows for batch in reader_type(reader_type.options_type()).read(io.BytesIO(small), "a", "b", Counter())]
     assert sizes == [256, 256, 88]
     large = b"".join(archive.page(b"<p>" + b"x" * (6 << 20)) for _ in range(5))
-    sizes = [batch.num_rows for batch in reader_type(reader_type.Options()).read(io.BytesIO(large), "a", "b", Counter())]
+    sizes = [batch.num_rows for batch in reader_type(reader_type.options_type()).read(io.BytesIO(large), "a", "b", Counter())]
     assert sizes == [2, 2, 1]
 
 
