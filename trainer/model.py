@@ -140,15 +140,21 @@ def token_nats(stream: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor,
 def document_mask(segments: Tensor) -> Mask:
     """Causal attention within each segment of rows (n, t): a block mask for FlexAttention on CUDA, else a boolean one
     (n, 1, t, t). Padding sees padding only."""
+    if segments.device.type == "cuda":
+        return block_mask(segments, compiled=True)
+    length = segments.shape[1]
+    causal = torch.ones(length, length, dtype=torch.bool, device=segments.device).tril()
+    return (segments[:, None, :, None] == segments[:, None, None, :]) & causal
+
+
+def block_mask(segments: Tensor, compiled: bool) -> BlockMask:
+    """`document_mask` for FlexAttention, on any device."""
     rows, length = segments.shape
-    if segments.device.type != "cuda":
-        causal = torch.ones(length, length, dtype=torch.bool, device=segments.device).tril()
-        return (segments[:, None, :, None] == segments[:, None, None, :]) & causal
 
     def within(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (query >= key) & (segments[row, query] == segments[row, key])
 
-    return create_block_mask(within, rows, None, length, length, device=segments.device, _compile=True)
+    return create_block_mask(within, rows, None, length, length, device=segments.device, _compile=compiled)
 
 
 def rotary(length: int, architecture: Architecture, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -28,6 +28,14 @@ def corpus(tmp_path: Path) -> Corpus:
     return Corpus.open(manifest)
 
 
+@pytest.fixture(scope="module")
+def larger(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """Thousands of rows, so that a period of a mixture is a few epochs."""
+    books, web = documents_of_lengths([5, 20, 9, 2] * 3_000), documents_of_lengths([3, 33, 7] * 3_000)
+    shards = {("books", "train"): [books], ("web", "train"): [web]}
+    return Corpus.open(build_corpus(tmp_path_factory.mktemp("larger"), shards))
+
+
 def loader_of(corpus: Corpus, *names: str, **options: object) -> Loader:
     return Loader([corpus.component(name, "train") for name in names], 8, **options)  # type: ignore[arg-type]
 
@@ -120,8 +128,8 @@ def test_targets_are_counted_without_reading_tokens(corpus: Corpus) -> None:
     assert loader.row_targets(positions).tolist() == counted.tolist()
 
 
-def test_weights_are_shares_of_target_tokens(corpus: Corpus) -> None:
-    loader = loader_of(corpus, "books", "web", phases=[Phase({"books": 0.3, "web": 0.7})])
+def test_weights_are_shares_of_target_tokens(larger: Corpus) -> None:
+    loader = loader_of(larger, "books", "web", phases=[Phase({"books": 0.3, "web": 0.7})])
     place = loader.locate(np.arange(PERIOD))
     tokens = loader.row_targets(np.arange(PERIOD))
     assert tokens[place.component == 0].sum() / tokens.sum() == pytest.approx(0.3, abs=2e-4)
@@ -130,8 +138,8 @@ def test_weights_are_shares_of_target_tokens(corpus: Corpus) -> None:
 
 
 @pytest.mark.parametrize("position", [0, 1, 17, 1_000, PERIOD + 1])
-def test_counts_in_closed_form_are_those_of_the_rows(corpus: Corpus, position: int) -> None:
-    loader = loader_of(corpus, "books", "web", phases=[Phase({"books": 1, "web": 2}, rows=1_000), Phase({"web": 1})])
+def test_counts_in_closed_form_are_those_of_the_rows(larger: Corpus, position: int) -> None:
+    loader = loader_of(larger, "books", "web", phases=[Phase({"books": 1, "web": 2}, rows=1_000), Phase({"web": 1})])
     found = np.bincount(loader.locate(np.arange(position)).component, minlength=2)
     assert [loader.served(position)[name] for name in ("books", "web")] == found.tolist()
 

@@ -210,12 +210,14 @@ def test_sigterm_saves_ends_with_143_and_the_run_goes_on_from_there(manifest: Pa
     arguments = command(manifest, tmp_path / "run", "--steps", "100000")
     with subprocess.Popen(arguments, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
+        said = []
         for line in process.stderr:
+            said.append(line)
             if line.startswith("step "):
                 break
         process.send_signal(signal.SIGTERM)
-        rest = process.stderr.read()
-        assert process.wait() == 143, rest
+        said.append(process.stderr.read())
+        assert process.wait() == 143, "".join(said)
     found = checkpoint.latest(tmp_path / "run")
     assert found is not None
     state = checkpoint.load_state(found)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.nn.attention.flex_attention import flex_attention
 
 from trainer.loader import IGNORED
-from trainer.model import GPT, document_mask, rotary, token_nats
+from trainer.model import GPT, block_mask, document_mask, rotary, token_nats
 from trainer.optimisation import WarmupCosine, build_adamw
 from trainer.presets import PRESETS, Architecture
 
@@ -71,6 +73,15 @@ def test_with_a_document_mask_a_packed_document_sees_what_it_sees_alone() -> Non
     # rotary positions are relative: starting later in the row changes nothing
     assert torch.allclose(packed[:, 6:13], model(tokens[:, 6:13]), atol=1e-5)
     assert torch.isfinite(packed).all()
+
+
+def test_the_block_mask_of_gpus_allows_what_the_boolean_mask_of_cpus_allows() -> None:
+    segments = torch.tensor([[0] * 100 + [1] * 130 + [2] * 20 + [-1] * 6, [0] * 256], dtype=torch.int32)
+    query = torch.randn(2, 4, 256, 8, generator=torch.Generator().manual_seed(0))
+    key, value = query[:, :2] + 1, query[:, 2:] - 1
+    dense = F.scaled_dot_product_attention(query, key, value, attn_mask=document_mask(segments), enable_gqa=True)
+    blocks = flex_attention(query, key, value, block_mask=block_mask(segments, compiled=False), enable_gqa=True)
+    assert torch.allclose(dense, blocks, atol=1e-5)
 
 
 def test_without_a_mask_a_later_document_sees_the_one_before() -> None:
