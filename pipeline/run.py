@@ -18,7 +18,7 @@ from pipeline.plan import Done, Plan, Step, make_plan
 from pipeline.progress import Progress
 from pipeline.receipts import Receipt
 from pipeline.recipe import Recipe
-from pipeline.work import Work
+from pipeline.work import STEPS, Work
 
 SHOWN_FAILURES = 5
 
@@ -48,12 +48,14 @@ def run(recipe: Recipe, corpus: Folder, executor: Executor, progress: Progress, 
     started = time.time()
     with lock.exclusive(corpus):
         plan = make_plan(recipe, part_bytes)
+        known = _known(plan, corpus)
+        if len(known) == len(plan.steps) and (manifest := _finished_before(corpus, recipe, plan, known)) is not None:
+            return Result(manifest, dict.fromkeys(known, 0))
+        there = set(corpus.names(STEPS))
         done: Done = {}
         ran: dict[str, int] = {}
         for step in plan.steps:
-            done[step.name], ran[step.name] = _run_step(step, done, corpus, executor, progress, recipe)
-        if not any(ran.values()) and (manifest := _finished_before(corpus, recipe, plan, done)) is not None:
-            return Result(manifest, ran)
+            done[step.name], ran[step.name] = _run_step(step, done, corpus, executor, progress, recipe, there)
         progress.line("writing the manifest")
         manifest = finish(
             corpus,
@@ -89,12 +91,30 @@ def survey(recipe: Recipe, corpus: Folder, part_bytes: int = PART_BYTES) -> list
     return reports
 
 
+def _known(plan: Plan, corpus: Folder) -> Done:
+    """Receipts of the steps that are done; it ends at the first that is not."""
+    known: Done = {}
+    for step in plan.steps:
+        prints = [work.fingerprint for work in step.works(known)]
+        found = receipts.finished(corpus, step.name, prints)
+        if len(found) < len(set(prints)):
+            break
+        known[step.name] = [found[one] for one in prints]
+    return known
+
+
 def _run_step(
-    step: Step, done: Done, corpus: Folder, executor: Executor, progress: Progress, recipe: Recipe
+    step: Step, done: Done, corpus: Folder, executor: Executor, progress: Progress, recipe: Recipe, there: set[str]
 ) -> tuple[list[Receipt], int]:
+    """`there` are the work files that were left when the run began."""
     works = step.works(done)
     prints = [work.fingerprint for work in works]
     found = receipts.finished(corpus, step.name, prints)
+    for one, receipt in list(found.items()):
+        if not there.issuperset(entry.path for entry in receipt.files.values()):
+            # Work files may be deleted once a corpus is built. A part that lost them is as good as never run.
+            corpus.delete(receipts.receipt_name(step.name, one))
+            del found[one]
     todo = [work for work, one in zip(works, prints, strict=True) if one not in found]
     if todo:
         failures: list[tuple[Work, str]] = []

@@ -13,7 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.inputs import GROUP_CUT, PART_BYTES, HashingStream, InputError, Slice, check_unchanged, discover, parts, source_folder
+from pipeline.inputs import (
+    GROUP_CUT,
+    PART_BYTES,
+    HashingStream,
+    InputError,
+    Slice,
+    check_unchanged,
+    discover,
+    parts,
+    source_folder,
+)
 from pipeline.recipe import Component, Recipe
 from pipeline.run import RunFailed
 from stages.readers.jsonl import JsonLines

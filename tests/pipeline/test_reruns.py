@@ -1,0 +1,189 @@
+"""What is done is not done again, and what has changed is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import pipeline
+from manifests.manifest import Manifest
+from manifests.storage import Folder
+from manifests.verify import verify
+from pipeline.commands import app
+from pipeline.execution import RayExecutor
+from pipeline.lock import Locked, exclusive
+from pipeline.recipe import Recipe
+from tests.pipeline.crawl import ONE_FILE_A_PART, Crawl, article, build, lines_of, small_recipe, write_small
+
+STAGES: list[Any] = ["repair", {"gopher_quality": {"min_words": 50}}, "c4", "personal_data"]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Recipe:
+    """Three files, each a part of its own when parts are of 1,000 bytes."""
+    files = {f"{name}.jsonl": [{"text": article(f"{name} {i}")} for i in range(3)] for name in "abc"}
+    return write_small(tmp_path, files, small_recipe(STAGES, ["exact_dedup"]))
+
+
+def test_another_gopher_threshold_reads_extracts_and_measures_nothing_again(crawl: Crawl, finished: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    shutil.copytree(finished, corpus)
+    before = Manifest.load(Folder(corpus))
+
+    def stricter(recipe: dict[str, Any]) -> None:
+        for component in recipe["components"].values():
+            component["stages"] = [{"gopher_quality": {"min_words": 150}} if one == "gopher_quality" else one for one in component["stages"]]
+
+    result = build(crawl.load(stricter, "stricter.yaml"), corpus, ONE_FILE_A_PART)
+    ran = {step for step, parts in result.ran.items() if parts}
+    read = {"web.1.extraction", "web.2.measure", "books.1.measure", "tables.1.measure"}
+    assert read <= set(result.ran)
+    assert not ran & read
+    assert {"web.3.rules", "books.2.rules", "tables.2.rules"} <= ran
+    assert result.manifest.digest != before.digest
+    assert list(verify(Folder(corpus), result.manifest)) == []
+    few = [row for row in pq.read_table(corpus / "logs/removals/books/00000.parquet").to_pylist() if row["rule"] == "gopher.min_words"]
+    assert few
+    assert all(row["value"] < 150 == row["threshold"] for row in few)
+
+
+def test_one_added_file_is_one_new_reading_part(small: Recipe, tmp_path: Path) -> None:
+    build(small, tmp_path / "corpus", part_bytes=1000)
+    (tmp_path / "docs" / "bb.jsonl").write_bytes(lines_of([{"text": article("bb")}]))
+    result = build(small, tmp_path / "corpus", part_bytes=1000)
+    assert result.ran["docs.1.measure"] == result.ran["docs.2.rules"] == result.ran["docs.3.personal_data"] == 1
+    assert result.manifest.content.components["docs"].documents_in == 10
+
+
+def test_a_finished_corpus_gives_nothing_to_do_and_ray_is_not_started(small: Recipe, tmp_path: Path) -> None:
+    first = build(small, tmp_path / "corpus")
+    stamp = (tmp_path / "corpus" / "manifest.json").stat()
+    executor = RayExecutor()
+    again = build(small, tmp_path / "corpus", executor=executor)
+    assert executor.ray is None
+    assert not any(again.ran.values())
+    assert again.manifest == first.manifest
+    after = (tmp_path / "corpus" / "manifest.json").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (stamp.st_ino, stamp.st_mtime_ns)
+    result = CliRunner().invoke(app, ["run", small.path, "--corpus", str(tmp_path / "corpus")])
+    assert result.exit_code == 0
+    assert f"nothing to do; digest {first.manifest.digest}" in result.stdout
+
+
+def test_a_finished_corpus_needs_no_work_files(small: Recipe, tmp_path: Path) -> None:
+    first = build(small, tmp_path / "corpus")
+    shutil.rmtree(tmp_path / "corpus" / "steps")
+    again = build(small, tmp_path / "corpus")
+    assert not any(again.ran.values())
+    assert again.manifest.digest == first.manifest.digest
+    assert list(verify(Folder(tmp_path / "corpus"), again.manifest)) == []
+
+
+def test_without_work_files_a_changed_recipe_does_again_what_it_needs(small: Recipe, tmp_path: Path) -> None:
+    build(small, tmp_path / "corpus", part_bytes=1000)
+    shutil.rmtree(tmp_path / "corpus" / "steps")
+    changed = write_small(tmp_path, {}, small_recipe(["repair", {"gopher_quality": {"min_words": 40}}, "c4", "personal_data"], ["exact_dedup"]))
+    (tmp_path / "docs" / "d.jsonl").write_bytes(lines_of([{"text": article("d")}]))
+    result = build(changed, tmp_path / "corpus", part_bytes=1000)
+    assert result.ran["docs.1.measure"] == 4
+    assert list(verify(Folder(tmp_path / "corpus"), result.manifest)) == []
+    fresh = build(changed, tmp_path / "fresh")
+    assert result.manifest.digest == fresh.manifest.digest
+
+
+def test_a_run_that_ended_before_its_manifest_was_written_only_writes_it(small: Recipe, tmp_path: Path) -> None:
+    first = build(small, tmp_path / "corpus")
+    (tmp_path / "corpus" / "manifest.json").unlink()
+    shutil.rmtree(tmp_path / "corpus" / "logs")
+    again = build(small, tmp_path / "corpus")
+    assert not any(again.ran.values())
+    assert again.manifest.digest == first.manifest.digest
+    assert list(verify(Folder(tmp_path / "corpus"), again.manifest)) == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"not JSON", b'{"step": "docs.1.measure", "part": "x", "fingerprint": "of another"}'])
+def test_a_receipt_that_is_none_makes_its_part_run_again(small: Recipe, tmp_path: Path, damage: bytes) -> None:
+    first = build(small, tmp_path / "corpus", part_bytes=1000)
+    receipt = sorted((tmp_path / "corpus" / "receipts" / "docs.1.measure").glob("*.json"))[1]
+    receipt.write_bytes(damage)
+    again = build(small, tmp_path / "corpus", part_bytes=1000)
+    assert again.ran["docs.1.measure"] == 1
+    assert sum(again.ran.values()) == 1
+    assert again.manifest.digest == first.manifest.digest
+
+
+def test_running_twice_or_with_other_parts_never_adds_a_row(small: Recipe, tmp_path: Path) -> None:
+    for part_bytes in (1000, 1 << 27, 1000):
+        result = build(small, tmp_path / "corpus", part_bytes=part_bytes)
+        assert result.manifest.content.components["docs"].documents_in == 9
+        assert list(verify(Folder(tmp_path / "corpus"), result.manifest)) == []
+
+
+def test_files_that_are_no_longer_part_of_the_corpus_are_deleted(small: Recipe, tmp_path: Path) -> None:
+    build(small, tmp_path / "corpus")
+    assert list((tmp_path / "corpus" / "logs" / "signals").rglob("*.parquet"))
+    result = build(write_small(tmp_path, {}, small_recipe(["repair"])), tmp_path / "corpus")
+    listed = {log.path for log in result.manifest.content.logs}
+    there = {str(path.relative_to(tmp_path / "corpus")) for path in (tmp_path / "corpus" / "logs").rglob("*") if path.is_file()}
+    assert there == listed
+    assert not any("signals" in path for path in there)
+
+
+def test_a_second_run_at_the_same_time_is_refused_and_names_the_first(small: Recipe, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    with exclusive(Folder(corpus)):
+        with pytest.raises(Locked, match=rf"process {os.getpid()} on {socket.gethostname()}: one run per corpus at a time"):
+            build(small, corpus)
+        result = CliRunner().invoke(app, ["run", small.path, "--corpus", str(corpus), "--executor", "inline"])
+        assert result.exit_code == 1
+        assert f"process {os.getpid()}" in result.stderr
+    build(small, corpus)
+
+
+def test_the_lock_of_a_killed_run_does_not_block_the_next(small: Recipe, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    code = (
+        "import sys, signal; from manifests.storage import Folder; from pipeline.lock import exclusive\n"
+        "with exclusive(Folder(sys.argv[1])):\n    print('held', flush=True); signal.pause()"
+    )
+    root = Path(pipeline.__file__).parent.parent
+    holder = subprocess.Popen([sys.executable, "-c", code, str(corpus)], cwd=root, stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    try:
+        with pytest.raises(Locked, match=f"process {holder.pid} on"):
+            build(small, corpus)
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        holder.stdout.close()
+    assert (corpus / "lock.json").read_bytes(), "the dead owner's name is still there"
+    assert build(small, corpus).manifest.content.components["docs"].documents_in == 9
+
+
+def test_plan_says_what_is_done_and_what_will_run(small: Recipe, tmp_path: Path) -> None:
+    from pipeline.run import survey
+
+    before = {report.step.name: (report.parts, report.finished) for report in survey(small, Folder(tmp_path / "corpus"), 1000)}
+    assert before["docs.1.measure"] == (3, 0)
+    assert before["docs.2.rules"] == (None, 0)
+    assert not (tmp_path / "corpus").exists()
+    build(small, tmp_path / "corpus", part_bytes=1000)
+    after = {report.step.name: (report.parts, report.finished) for report in survey(small, Folder(tmp_path / "corpus"), 1000)}
+    assert all(parts == done for parts, done in after.values())
+    (tmp_path / "docs" / "d.jsonl").write_bytes(lines_of([{"text": article("d")}]))
+    added = {report.step.name: (report.parts, report.finished) for report in survey(small, Folder(tmp_path / "corpus"), 1000)}
+    assert added["docs.1.measure"] == (4, 3)
+    result = CliRunner().invoke(app, ["plan", small.path, "--corpus", str(tmp_path / "corpus")])
+    assert result.exit_code == 0
+    assert "docs.1.measure" in result.stdout
