@@ -677,18 +677,21 @@ def _line_end(points, start, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _piece_end(points, start, size, newlines):  # type: ignore[no-untyped-def]
-    """Where the piece from `start` ends, and where the next one starts (size + 1 after the last)."""
+    """Where the piece from `start` ends, and where the next one starts (size + 1 after the last). A run of newlines is
+    read once, so a text of nothing else takes linear time."""
     stop = start
     while stop < size:
-        if points[stop] == NEWLINE:
-            following = stop
-            while following < size and points[following] == NEWLINE:
-                following += 1
-            if following - stop >= newlines:
-                return stop, following if newlines > 1 else stop + 1
-            stop = following
-        else:
+        if points[stop] != NEWLINE:
             stop += 1
+            continue
+        if newlines == 1:
+            return stop, stop + 1
+        following = stop
+        while following < size and points[following] == NEWLINE:
+            following += 1
+        if following - stop >= newlines:
+            return stop, following
+        stop = following
     return size, size + 1
 
 

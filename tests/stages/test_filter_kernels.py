@@ -211,6 +211,24 @@ def test_bytes_that_break_off_in_a_character_are_read_within_the_document(tail: 
     assert counts[0, filter_kernels.POINTS] == 2 + len(tail)
 
 
+@pytest.mark.parametrize(
+    "piece", ["\n", ".", "[1", "a\n", "a b ", '."', "\n\n\u3000", "การ", "[citation neede", "privacy polic", "。", "{"]
+)
+@pytest.mark.parametrize("language", ["en", "zh", "th"])
+def test_a_repetitive_megabyte_takes_linear_time(piece: str, language: str) -> None:
+    """With quadratic loops these would take hours; nothing here is timed."""
+    text = piece * (1_000_000 // len(piece.encode()))
+    batch = batch_of([(text, language)])
+    shares = rows(GopherRepetition(GopherRepetitionOptions()).measure(batch).signals)[0]
+    assert all(value is None or value[0] <= value[1] for value in shares.values())
+    left = C4(C4Options(max_word_characters=None)).measure(batch).text
+    assert left is not None
+    assert len(left[0].as_py()) <= len(text)
+    lines = rows(FineWeb(FineWebOptions()).measure(batch).signals)[0]["fineweb.lines"]
+    assert lines == len(plain.lines_of(text))
+    assert rows(GopherQuality(GopherQualityOptions()).measure(batch).signals)[0]["gopher.rule_set"].endswith(language)
+
+
 def test_the_last_group_of_marks_is_of_no_language() -> None:
     points, starts = languages.groups(lambda language: "x" if language is None else "")
     assert points.tolist() == [ord("x")]
