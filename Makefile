@@ -51,7 +51,7 @@ test-all: lint
 	$(BIN)/python -m pytest
 
 bench: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -s tests/bench
+	$(BIN)/python -m pytest -s bench
 
 lock:
 	test -x .venv-lock/bin/pip-compile || $(PYTHON) -m venv .venv-lock

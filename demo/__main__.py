@@ -6,7 +6,6 @@ Every step is a command that you could type yourself; it is shown before it runs
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shlex
 import shutil
@@ -133,9 +132,7 @@ def corpusmill(why: str, arguments: list[str], shown_until: str | None = None) -
     say(why)
     print(f"$ {shlex.join(['corpusmill', *arguments])}", flush=True)
     command = [str(Path(sys.executable).with_name("corpusmill")), *arguments]
-    # Where other programs want the cores too, threads that spin while they wait cost the training most of its time.
-    environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
-    process = subprocess.Popen(command, cwd=HERE.parent, env=environment, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+    process = subprocess.Popen(command, cwd=HERE.parent, stdout=subprocess.PIPE, text=True, encoding="utf-8")
     assert process.stdout is not None
     lines: list[str] = []
     hidden = 0

@@ -308,7 +308,7 @@ def _write_notes(path: Path) -> None:
     with path.open("wb") as raw, gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as out:
         for name in sorted(topics):
             for number, section in enumerate(_sections(topics[name])):
-                url = f"http://reference.pydoc.example/{name}" + (f"#{number}" if number else "")
+                url = f"http://reference.pydoc.example/{name}" + (f"/{number}" if number else "")
                 line = {"url": url, "text": section, "date": _date(BEGAN)}
                 out.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
 
