@@ -169,7 +169,11 @@ class Manifest(Part):
             found = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
             raise ManifestError(f"{where}: format is {found!r}, this version reads {FORMAT!r}")
         for section, name_of_digest in (("content", "digest"), ("run", "run_digest")):
-            if section not in raw or digest(raw[section]) != raw.get(name_of_digest):
+            try:
+                agreed = section in raw and digest(raw[section]) == raw.get(name_of_digest)
+            except (ValueError, RecursionError) as error:
+                raise ManifestError(f"{where}: section {section!r} has no canonical JSON: {error}") from None
+            if not agreed:
                 raise ManifestError(f"{where}: section {section!r} does not have the digest that the manifest states")
         try:
             return Manifest.model_validate(raw)

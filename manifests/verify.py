@@ -33,13 +33,19 @@ def verify(corpus: Folder, manifest: Manifest) -> Iterator[str]:
             yield finding
     yield from _check_conservation(content)
     yield from _check_receipts(corpus, manifest)
-    for path in [log.path for log in content.logs] + [shard.index for shard in content.shards]:
-        if path not in damaged:
-            try:
-                read_parquet(corpus, path)
-            except (OSError, pa.ArrowException) as error:
-                damaged.add(path)
-                yield f"{path}: not a Parquet file that can be read: {error}"
+    yield from _check_listing(content)
+    schemas = {log.path: FIXED.get(log.kind) for log in content.logs} | {shard.index: SHARD_INDEX for shard in content.shards}
+    for path in (path for path in schemas if path not in damaged):
+        try:
+            found = read_parquet(corpus, path).schema
+        except (OSError, pa.ArrowException) as error:
+            damaged.add(path)
+            yield f"{path}: not a Parquet file that can be read: {error}"
+            continue
+        wanted = schemas[path]
+        if wanted is not None and not found.equals(wanted):
+            damaged.add(path)
+            yield f"{path}: its columns are not those of {'a shard index' if wanted is SHARD_INDEX else 'this kind of log'}"
     for component in content.components:
         logs = [log for log in content.logs if log.path.split("/")[2] == component and log.path not in damaged]
         yield from _check_component(corpus, content, component, logs)
@@ -49,6 +55,10 @@ def verify(corpus: Folder, manifest: Manifest) -> Iterator[str]:
         for shard in (one for one in content.shards if one.component == component):
             if shard.path not in damaged and shard.index not in damaged:
                 yield from _check_shard(corpus, content, shard, placed)
+        listed = {shard.path for shard in content.shards}
+        for path in [] if placed is None else placed["shard"].unique().to_pylist():
+            if path is not None and path not in listed:
+                yield f"{path}: the document log puts documents there, and the manifest does not list it"
 
 
 def listed_files(content: Content) -> Iterator[tuple[str, str, int | None]]:
@@ -74,6 +84,24 @@ def _check_file(corpus: Folder, path: str, sha256: str, size: int | None) -> Ite
         yield f"{path}: {length} bytes, the manifest says {size}"
     elif found != sha256:
         yield f"{path}: its SHA-256 is {found}, the manifest says {sha256}"
+
+
+def _check_listing(content: Content) -> Iterator[str]:
+    """What a manifest must list, and nothing of components that it does not have."""
+    kinds: dict[str, set[str]] = defaultdict(set)
+    tokens: dict[str, Counter[str]] = defaultdict(Counter)
+    for log in content.logs:
+        kinds[log.path.split("/")[2]].add(log.kind)
+    for shard in content.shards:
+        tokens[shard.component][shard.split] += shard.tokens
+    for name, component in content.components.items():
+        for kind in sorted(FIXED.keys() - kinds[name]):
+            yield f"component {name}: the manifest lists no log of its {kind}"
+        if dict(tokens[name]) != component.tokens:
+            yield f"component {name}: its shards have the tokens {dict(tokens[name])}, the manifest says {component.tokens}"
+    strangers = {*kinds, *tokens, *(count.component for count in content.counts)} - content.components.keys()
+    for name in sorted(strangers):
+        yield f"component {name}: has counts, logs or shards, and the manifest does not list it"
 
 
 def _check_conservation(content: Content) -> Iterator[str]:
@@ -135,9 +163,6 @@ def _check_component(corpus: Folder, content: Content, component: str, logs: lis
             stated = next(log.rows for log in logs if log.path == path)
             if table.num_rows != stated:
                 yield f"{path}: {table.num_rows} rows, the manifest says {stated}"
-            if kind in FIXED and not table.schema.equals(FIXED[kind]):
-                yield f"{path}: its columns are not those of a {kind} log"
-                continue
             yield from _check_identity(path, table, component)
             previous = yield from _check_order(path, table, previous, unique=kind != "edits")
             if kind == "removals":
@@ -220,9 +245,6 @@ def _check_shard(corpus: Folder, content: Content, shard: Shard, placed: pa.Tabl
         yield f"{shard.path}: a shard without a tokenizer in the manifest"
         return
     index = read_parquet(corpus, shard.index)
-    if not index.schema.equals(SHARD_INDEX):
-        yield f"{shard.index}: its columns are not those of a shard index"
-        return
     tokens = np.frombuffer(corpus.read(shard.path), dtype=np.dtype(tokenizer.dtype).newbyteorder("<"))
     starts, lengths = index["start"].to_numpy(), index["tokens"].to_numpy()
     expected = np.concatenate([[0], np.cumsum(lengths)])
