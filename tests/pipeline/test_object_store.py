@@ -1,0 +1,172 @@
+"""The same promises on an object store: a real S3 server on this machine, spoken to over HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from manifests.commands import app as auditor
+from manifests.manifest import Manifest, ManifestError
+from manifests.storage import Folder, StorageError, Written
+from manifests.verify import verify
+from pipeline import lock
+from pipeline.commands import app
+from pipeline.lock import Locked, exclusive
+from tests.pipeline.crawl import article, build, small_recipe, write_small
+
+pytest.importorskip("s3fs", reason="s3fs is not installed")
+pytest.importorskip("moto.server", reason="moto is not installed")
+
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[str]:
+    """The URL of a bucket; the environment says where its server is, as a person would say it."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
+            environment.setenv(name, value)
+        import s3fs
+
+        s3fs.S3FileSystem.clear_instance_cache()
+        s3fs.S3FileSystem().mkdir("corpora")
+        yield "s3://corpora"
+        s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+@pytest.fixture
+def folder(store: str) -> Folder:
+    return Folder(f"{store}/{uuid.uuid4().hex}")
+
+
+def test_a_write_is_whole_and_says_its_size_and_digest(folder: Folder) -> None:
+    data = os.urandom(100_000)
+    assert folder.write("a/b.bin", data) == Written("a/b.bin", len(data), hashlib.sha256(data).hexdigest())
+    assert folder.read("a/b.bin") == data
+    assert folder.read_range("a/b.bin", 10, 5) == data[10:15]
+    folder.write("a/b.bin", b"new")
+    assert (folder.read("a/b.bin"), folder.size("a/b.bin"), folder.names()) == (b"new", 3, ["a/b.bin"])
+
+
+def test_a_writer_that_raises_leaves_nothing(folder: Folder) -> None:
+    with pytest.raises(RuntimeError), folder.writer("x") as out:
+        out.write(b"half")
+        raise RuntimeError
+    assert folder.names() == []
+
+
+def test_only_one_of_many_creates_an_object(folder: Folder) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        made = list(pool.map(lambda number: Folder(folder.url).create("lock", str(number).encode()), range(16)))
+    assert sum(made) == 1
+    assert folder.read("lock") == str(made.index(True)).encode()
+    assert not folder.create("lock", b"late")
+
+
+def test_names_outside_the_folder_are_refused(folder: Folder) -> None:
+    for name in ("../x", "/x", "a/../../x", "s3://corpora/x", ""):
+        with pytest.raises(StorageError):
+            folder.read(name)
+        with pytest.raises(StorageError):
+            folder.write(name, b"")
+
+
+def test_listings_are_sorted_and_stamps_tell_of_changes(folder: Folder) -> None:
+    for name in ("b/2", "b/10", "a", "b-1"):
+        folder.write(name, b"one")
+    assert folder.names() == [stamp.path for stamp in folder.stamps()] == ["a", "b-1", "b/10", "b/2"]
+    assert folder.names("b") == ["b/10", "b/2"]
+    before = folder.stamp("a")
+    assert folder.stamp("a") == before
+    folder.write("a", b"two")
+    assert folder.stamp("a") != before
+    folder.delete("b")
+    assert folder.names() == ["a", "b-1"]
+    with pytest.raises(FileNotFoundError):
+        folder.read("b/2")
+
+
+def test_a_bucket_without_a_manifest_says_so(folder: Folder) -> None:
+    with pytest.raises(ManifestError, match="there is no manifest"):
+        Manifest.load(folder)
+
+
+def test_a_corpus_on_s3_is_the_corpus_on_this_disk(folder: Folder, tmp_path: Path) -> None:
+    """Inputs on S3 too; resumed after its manifest is lost; verified and questioned where it lies."""
+    files = {f"{name}.jsonl": [{"text": article(f"{name} {i}"), "url": f"https://{name}.example/{i}"} for i in range(8)] for name in "ab"}
+    files["b.jsonl"][3] = files["a.jsonl"][2]
+    stages = ["repair", "gopher_quality", "personal_data"]
+    corpus_wide = ["exact_dedup", "minhash", {"split": {"validation": 0.3, "test": 0}}, {"tokenizer": {"vocabulary": 520}}, "shards"]
+    recipe = write_small(tmp_path, files, small_recipe(stages, corpus_wide))
+    here = build(recipe, tmp_path / "corpus").manifest
+    there = build(recipe, folder.url).manifest
+    assert there.digest == here.digest
+    assert list(verify(folder, Manifest.load(folder))) == []
+    for path in [shard.path for shard in here.content.shards] + [log.path for log in here.content.logs]:
+        assert folder.read(path) == (tmp_path / "corpus" / path).read_bytes()
+    assert not folder.exists(lock.LOCK)
+    assert not any(build(recipe, folder.url).ran.values())
+    folder.delete("manifest.json")
+    again = build(recipe, folder.url)
+    assert not any(again.ran.values())
+    assert again.manifest.digest == here.digest
+
+    for name in files:
+        folder.write(f"inputs/docs/{name}", (tmp_path / "docs" / name).read_bytes())
+    remote = small_recipe(stages, corpus_wide)
+    remote["components"]["docs"]["source"] = f"{folder.url}/inputs/docs"
+    result = build(write_small(tmp_path, {}, remote), tmp_path / "read-from-s3").manifest
+    assert [(one.path, one.sha256) for one in result.content.components["docs"].inputs] == [
+        (one.path, one.sha256) for one in here.content.components["docs"].inputs
+    ]
+    assert [log.sha256 for log in result.content.logs if log.kind != "removals"] == [
+        log.sha256 for log in here.content.logs if log.kind != "removals"
+    ]
+
+    whole = CliRunner().invoke(auditor, ["verify", folder.url])
+    assert (whole.exit_code, whole.stdout.splitlines()[-1]) == (0, f"digest {here.digest}")
+    told = CliRunner().invoke(auditor, ["why", folder.url, "docs/b.jsonl#3"])
+    assert told.exit_code == 0
+    assert "docs/a.jsonl#2" in told.stdout
+    shard = here.content.shards[0].path
+    folder.write(shard, folder.read(shard)[:-2])
+    assert any(finding.startswith(f"{shard}: ") for finding in verify(folder, there))
+
+
+def test_a_second_run_is_refused_and_names_the_first(folder: Folder, tmp_path: Path) -> None:
+    recipe = write_small(tmp_path, {"a.jsonl": [{"text": "one"}]}, small_recipe([]))
+    with exclusive(folder):
+        with pytest.raises(Locked, match=rf"process {os.getpid()} on {socket.gethostname()}: one run per corpus at a time"):
+            build(recipe, folder.url)
+        result = CliRunner().invoke(app, ["run", recipe.path, "--corpus", folder.url, "--executor", "inline"])
+        assert result.exit_code == 1
+        assert f"process {os.getpid()}" in result.stderr
+    build(recipe, folder.url)
+
+
+def test_a_lock_that_nobody_renews_is_taken_over(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed run cannot delete its lock; its clock stands still."""
+    folder.create(lock.LOCK, b'{"host": "gone", "process": 1, "token": "x", "renewed": 1000.0}')
+    with exclusive(folder), pytest.raises(Locked, match=f"process {os.getpid()}"), exclusive(folder):
+        pass
+    assert not folder.exists(lock.LOCK)
+
+
+def test_a_lock_that_says_nothing_readable_is_stale(folder: Folder) -> None:
+    folder.create(lock.LOCK, b"not JSON")
+    with exclusive(folder):
+        assert b"token" in folder.read(lock.LOCK)
