@@ -127,6 +127,13 @@ def test_a_contaminated_document_names_the_benchmark_item(crawl: Crawl, logs: di
     assert SHORT_BENCHMARK.lower() in short["evidence"].lower()
 
 
+def test_the_manifest_says_which_items_were_found_and_which_were_too_short_to_look_for(manifest: Manifest) -> None:
+    (record,) = manifest.content.decontamination
+    assert record["stage"] == "decontamination"
+    text = json.dumps(record)
+    assert all(f'"{item}"' in text for item in ("trains", "17", "18", "19"))
+
+
 def test_what_a_reader_could_not_use_is_a_removal_with_its_rule(crawl: Crawl, logs: dict[str, Any]) -> None:
     rows = {row["id"]: row["rule"] for row in logs["removals"] if row["stage"] == "read"}
     books = {one: rule for one, rule in rows.items() if one.startswith("books/")}

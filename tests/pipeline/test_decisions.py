@@ -159,6 +159,50 @@ def test_each_text_that_changed_and_stayed_has_an_edit_row_and_no_other(document
     assert count.bytes_kept == sum(len(new.encode()) for _, new, stays in documents if stays)
 
 
+bounds = st.sampled_from(["keep_if_at_least", "keep_if_at_most", "keep_if_above", "keep_if_below"])
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), bounds, st.integers(-2, 2)), min_size=1, max_size=4), st.lists(st.tuples(st.none() | st.integers(-3, 3), st.none() | st.integers(-3, 3)), max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_rules_keep_or_remove_every_document_and_name_all_that_failed_in_order(
+    declared: list[tuple[str, str, int]], values: list[tuple[int | None, int | None]]
+) -> None:
+    rules = [Rule(name=f"block.{number}", signal=signal, **{bound: at}) for number, (signal, bound, at) in enumerate(declared)]
+    signals = pa.table(
+        {
+            "a": pa.array([one[0] for one in values], pa.int64()),
+            "b": pa.array([one[1] for one in values], pa.int64()),
+            "text_bytes": pa.array([7] * len(values), pa.int64()),
+        }
+    )
+    compare = {
+        "keep_if_at_least": lambda value, at: value >= at,
+        "keep_if_at_most": lambda value, at: value <= at,
+        "keep_if_above": lambda value, at: value > at,
+        "keep_if_below": lambda value, at: value < at,
+    }
+    failed = [
+        [
+            f"block.{number}"
+            for number, (signal, bound, at) in enumerate(declared)
+            if (value := pair["ab".index(signal)]) is not None and not compare[bound](value, at)
+        ]
+        for pair in values
+    ]
+    applied = Applied("docs.2.rules")
+    kept = applied.rules("filters1", rules, batch_of(["text"] * len(values)).drop_columns(["text"]), signals)
+    assert kept.tolist() == [not one for one in failed]
+    rows = applied.removals()
+    assert rows["failed_rules"].to_pylist() == [one for one in failed if one]
+    assert rows["rule"].to_pylist() == [one[0] for one in failed if one]
+    assert rows["position"].to_pylist() == [row for row, one in enumerate(failed) if one]
+    first = [int(one[0].rpartition(".")[2]) for one in failed if one]
+    assert rows["threshold"].to_pylist() == [declared[number][2] for number in first]
+    count = applied.expect("filters1")
+    assert count.conserves
+    assert count.documents_in == len(values)
+
+
 def test_a_text_that_changed_without_an_edit_is_refused() -> None:
     with pytest.raises(ConservationError, match="changed the text of row 1 without an edit"):
         Applied("x").stage(Told([-1, -1], ["same", "other"]), batch_of(["same", "text"]))
