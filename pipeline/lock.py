@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from manifests.storage import Folder
+from manifests.storage import FileStamp, Folder
 
 LOCK = "lock.json"
 RENEW_SECONDS = 30.0
@@ -56,28 +56,44 @@ def _local(corpus: Folder) -> Iterator[None]:
 @contextlib.contextmanager
 def _remote(corpus: Folder) -> Iterator[None]:
     token = uuid.uuid4().hex
-    if not corpus.create(LOCK, _owner(token)):
-        held = corpus.read(LOCK)
-        if time.time() - _renewed(held) < STALE_SECONDS:
-            raise Locked(_message(corpus, held))
-        corpus.delete(LOCK)
-        if not corpus.create(LOCK, _owner(token)):
-            raise Locked(_message(corpus, corpus.read(LOCK)))
-    stop = threading.Event()
+    mine = _take(corpus, token)
+    stop, lost = threading.Event(), threading.Event()
 
-    def renew() -> None:
+    def renew(mine: FileStamp) -> None:
         while not stop.wait(RENEW_SECONDS):
             with contextlib.suppress(OSError):
-                corpus.write(LOCK, _owner(token))
+                renewed = corpus.overwrite(mine, _owner(token))
+                if not renewed and _parsed(corpus.read(LOCK)).get("token") != token:
+                    lost.set()
+                    return
+                mine = corpus.stamp(LOCK)
 
-    thread = threading.Thread(target=renew, daemon=True)
+    thread = threading.Thread(target=renew, args=(mine,), name=f"lock of {corpus.url}", daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop.set()
         thread.join()
+        if lost.is_set():
+            now = _message(corpus, corpus.read(LOCK))
+            raise Locked(f"{now}; this one did not renew its lock for so long that it was taken over")
         corpus.delete(LOCK)
+
+
+def _take(corpus: Folder, token: str) -> FileStamp:
+    """The lock, where nobody has it or its owner has not renewed it; of several that see this, one gets it."""
+    if not corpus.create(LOCK, _owner(token)):
+        try:
+            stamp, held = corpus.stamp(LOCK), corpus.read(LOCK)
+            stale = time.time() - _renewed(held) >= STALE_SECONDS
+            taken = stale and corpus.overwrite(stamp, _owner(token))
+            held = held if taken or not stale else corpus.read(LOCK)
+        except FileNotFoundError:  # given back just now
+            held, taken = b"", corpus.create(LOCK, _owner(token))
+        if not taken:
+            raise Locked(_message(corpus, held))
+    return corpus.stamp(LOCK)
 
 
 def _owner(token: str) -> bytes:

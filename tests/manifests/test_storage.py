@@ -135,6 +135,15 @@ def test_a_stamp_changes_when_the_file_does(tmp_path: Path) -> None:
     assert folder.stamp("x") != before
 
 
+def test_a_file_is_overwritten_only_as_it_was_seen(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    folder.write("x", b"one")
+    seen = folder.stamp("x")
+    assert folder.overwrite(seen, b"three")
+    assert not folder.overwrite(seen, b"four")
+    assert folder.read("x") == b"three"
+
+
 def test_what_is_not_there_is_said_so(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     for call in (folder.read, folder.open, folder.stamp):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
+import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -158,12 +160,65 @@ def test_a_second_run_is_refused_and_names_the_first(folder: Folder, tmp_path: P
     build(recipe, folder.url)
 
 
-def test_a_lock_that_nobody_renews_is_taken_over(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_nobody_renews_is_taken_over(folder: Folder) -> None:
     """A killed run cannot delete its lock; its clock stands still."""
     folder.create(lock.LOCK, b'{"host": "gone", "process": 1, "token": "x", "renewed": 1000.0}')
     with exclusive(folder), pytest.raises(Locked, match=f"process {os.getpid()}"), exclusive(folder):
         pass
     assert not folder.exists(lock.LOCK)
+
+
+def test_of_many_that_see_a_stale_lock_one_gets_it(store: str) -> None:
+    for _ in range(5):
+        url = f"{store}/{uuid.uuid4().hex}"
+        Folder(url).create(lock.LOCK, b'{"renewed": 1000.0}')
+        together, all_tried = threading.Barrier(8), threading.Barrier(8)
+
+        def attempt(_: int, url: str = url, together: threading.Barrier = together, all_tried: threading.Barrier = all_tried) -> bool:
+            folder = Folder(url)
+            together.wait()
+            try:
+                with exclusive(folder):
+                    all_tried.wait()
+                    return True
+            except Locked:
+                all_tried.wait()
+                return False
+
+        with ThreadPoolExecutor(8) as pool:
+            assert sum(pool.map(attempt, range(8))) == 1
+
+
+def test_a_run_whose_lock_was_taken_over_says_so_and_leaves_the_other_s_lock(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.05)
+    other = b'{"host": "elsewhere", "process": 7, "token": "other", "renewed": 99999999999}'
+    with pytest.raises(Locked, match=r"process 7 on elsewhere.*taken over"), exclusive(folder):
+        (owner,) = [one for one in threading.enumerate() if one.name == f"lock of {folder.url}"]
+        folder.write(lock.LOCK, other)
+        owner.join()
+    assert folder.read(lock.LOCK) == other
+
+
+def test_a_lock_is_renewed_while_the_run_lives(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "RENEW_SECONDS", 0.05)
+    with exclusive(folder):
+        first = folder.read(lock.LOCK)
+        while (later := folder.read(lock.LOCK)) == first:
+            pass
+    assert json.loads(later)["token"] == json.loads(first)["token"]
+    assert json.loads(later)["renewed"] > json.loads(first)["renewed"]
+
+
+def test_an_object_is_overwritten_only_as_it_was_seen(folder: Folder) -> None:
+    folder.write("x", b"one")
+    seen = folder.stamp("x")
+    assert folder.overwrite(seen, b"two")
+    assert not folder.overwrite(seen, b"three")
+    assert folder.read("x") == b"two"
+    seen = folder.stamp("x")
+    folder.delete("x")
+    assert not folder.overwrite(seen, b"four")
+    assert not folder.exists("x")
 
 
 def test_a_lock_that_says_nothing_readable_is_stale(folder: Folder) -> None:
