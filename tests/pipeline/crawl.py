@@ -79,12 +79,21 @@ def near_copy(seed: int | str, replaced: int, sentences: int = 12) -> str:
     return "\n".join(" ".join(lines[i : i + 4]) for i in range(0, len(lines), 4))
 
 
+def chain(seed: int | str) -> list[str]:
+    """Three articles: the second resembles the other two, which resemble each other less."""
+    lines, others = prose(seed), prose(f"chained {seed}", 4)
+    texts = [lines, [*lines[:-1], others[0]], [*others[2:], *lines[2:-1], others[0]]]
+    return ["\n".join(" ".join(one[i : i + 4]) for i in range(0, len(one), 4)) for one in texts]
+
+
 @dataclass
 class Planted:
     """Printed ids of what is in the crawl on purpose; a document may be in the place of several readers' rules."""
 
     exact: list[str] = field(default_factory=list)
     near: list[str] = field(default_factory=list)
+    chain: list[str] = field(default_factory=list)
+    """Three documents, of which the first and the last resemble each other only through the second."""
     contaminated: list[str] = field(default_factory=list)
     mojibake: str = ""
     personal: str = ""
@@ -253,6 +262,8 @@ def _books(planted: Planted) -> dict[str, list[dict[str, Any] | str]]:
         plant("north/1.jsonl", article("north 0 1").upper().lower()),
         plant("south/2.jsonl", article("north 0 1").replace("\n", "\n\n  ")),
     ]
+    for text, file in zip(chain("chain 5"), ("north/0.jsonl", "south/2.jsonl", "north/1.jsonl"), strict=True):
+        planted.chain.append(plant(file, text))
     # The copies are longer or shorter than their originals by a few letters: which of them goes is asked of the texts.
     planted.near += [
         plant("north/2.jsonl", near_copy("north 0 2", 1)),

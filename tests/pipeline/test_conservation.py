@@ -93,6 +93,17 @@ def test_a_near_duplicate_names_a_kept_document_and_the_jaccard_that_brute_force
         assert row["cluster_size"] == 1 + sum(one["kept_id"] == row["kept_id"] for one in rows)
 
 
+def test_a_chain_is_removed_as_a_whole_and_says_who_linked_it_and_how_far_the_kept_one_is(crawl: Crawl, logs: dict[str, Any]) -> None:
+    rows = {row["id"]: row for row in logs["removals"] if row["id"] in crawl.planted.chain}
+    first, middle, last = crawl.planted.chain
+    assert sorted(rows) == sorted({first, middle, last} - {rows[middle]["kept_id"]})
+    (far,) = set(rows) - {middle}
+    assert rows[far]["linked_id"] == middle
+    assert rows[far]["kept_jaccard"] < 0.7 <= rows[far]["linked_jaccard"]
+    assert {row["cluster_size"] for row in rows.values()} == {3}
+    assert {row["cluster"] for row in rows.values()} == {min(first, middle, last)}
+
+
 def test_no_pair_of_kept_documents_is_a_near_duplicate(logs: dict[str, Any], texts: dict[str, str]) -> None:
     kept = [row["id"] for row in logs["documents"] if row["removed_by"] is None]
     closest = max(jaccard(texts[one], texts[other]) for one, other in itertools.combinations(kept, 2))
