@@ -34,7 +34,7 @@ class GPT(nn.Module):
         self.loss_chunk = loss_chunk
         self.embedding = nn.Embedding(architecture.vocabulary, architecture.width)
         self.blocks = nn.ModuleList(Block(architecture) for _ in range(architecture.layers))
-        self.norm = nn.RMSNorm(architecture.width, eps=architecture.norm_epsilon)
+        self.norm = RMSNorm(architecture.width, eps=architecture.norm_epsilon)
         self.head = None if architecture.tied else nn.Linear(architecture.width, architecture.vocabulary, bias=False)
 
     def initialise(self, seed: int) -> None:
@@ -74,12 +74,19 @@ class GPT(nn.Module):
         return nats.view_as(targets), squares.view_as(targets)
 
 
+class RMSNorm(nn.RMSNorm):
+    """With the gain in the input's type, as autocast leaves it out: mixed types would keep the fused kernel away."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
 class Block(nn.Module):
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(architecture.width, eps=architecture.norm_epsilon)
+        self.attention_norm = RMSNorm(architecture.width, eps=architecture.norm_epsilon)
         self.attention = Attention(architecture)
-        self.feed_norm = nn.RMSNorm(architecture.width, eps=architecture.norm_epsilon)
+        self.feed_norm = RMSNorm(architecture.width, eps=architecture.norm_epsilon)
         self.feed = SwiGLU(architecture)
 
     def forward(self, stream: Tensor, rotation: tuple[Tensor, Tensor], mask: Mask | None) -> Tensor:
@@ -98,8 +105,8 @@ class Attention(nn.Module):
         self.projection = nn.Linear(architecture.width, inner + 2 * self.kv_heads * self.head_width, bias=False)
         self.output = nn.Linear(inner, architecture.width, bias=False)
         norms = architecture.qk_norm
-        self.query_norm = nn.RMSNorm(self.head_width, eps=architecture.norm_epsilon) if norms else nn.Identity()
-        self.key_norm = nn.RMSNorm(self.head_width, eps=architecture.norm_epsilon) if norms else nn.Identity()
+        self.query_norm = RMSNorm(self.head_width, eps=architecture.norm_epsilon) if norms else nn.Identity()
+        self.key_norm = RMSNorm(self.head_width, eps=architecture.norm_epsilon) if norms else nn.Identity()
 
     def forward(self, stream: Tensor, rotation: tuple[Tensor, Tensor], mask: Mask | None) -> Tensor:
         rows, length, _ = stream.shape

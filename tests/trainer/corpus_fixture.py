@@ -48,10 +48,11 @@ def build_corpus(
         },
         stages=[],
         counts=[],
-        tokenizer=TokenizerRecord(
-            sha256=tokenizer.sha256, vocabulary=vocabulary, dtype=dtype, bos_id=BOS, special_tokens={"<|bos|>": BOS}
-        ),
         shards=listed,
+    )
+    # Not validated, so that a test can write the manifest of a careless stranger.
+    content.tokenizer = TokenizerRecord.model_construct(
+        sha256=tokenizer.sha256, vocabulary=vocabulary, dtype=dtype, bos_id=BOS, special_tokens={"<|bos|>": BOS}
     )
     Manifest.seal(content, {}).save(target)
     return folder / "manifest.json"
