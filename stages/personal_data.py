@@ -201,7 +201,8 @@ _BEFORE = r"(?<![\w+@#$€£¥%=])(?<!\d[(),:.\-/\u2010\u2011\u2013])"
 _AFTER = r"(?![\w%])(?![.,\-/:]\d)"
 _NATIONAL = {
     # North America: area and exchange codes do not begin with 0 or 1
-    "north_america": r"(?:1[ .\-\u2010\u2011])?(?:\([2-9]\d\d\)[ .\-]?|[2-9]\d\d(?P<na>[.\-\u2010\u2011]))[2-9]\d\d(?:(?P=na)|(?(na)(?!)|[ .\-]))\d{4}",
+    "north_america": r"(?:1[ .\-\u2010\u2011])?(?:\([2-9]\d\d\)[ .\-]?|[2-9]\d\d(?P<na>[.\-\u2010\u2011]))"
+    r"[2-9]\d\d(?:(?P=na)|(?(na)(?!)|[ .\-]))\d{4}",
     "france": r"0[1-9](?P<fr>[ .\-\u00a0])\d\d(?:(?P=fr)\d\d){3}",
     # Russia and Kazakhstan, with the trunk prefix 8
     "russia": r"8[ \-]?(?:\([3-9]\d\d\)|[3-9]\d\d)[ \-]?\d{3}[ \-]\d\d[ \-]\d\d",

@@ -141,7 +141,8 @@ def test_the_crawls_of_one_project_verify_and_account_for_every_record(tmp_path:
     recipe.write_text(text[:pages] + "stages:\n  - exact_dedup\n  - minhash\n")
     manifest = run(Recipe.load(recipe), Folder(tmp_path / "corpus"), InlineExecutor(), Progress(quiet=True)).manifest
     assert list(verify(Folder(tmp_path / "corpus"), manifest)) == []
-    facts = [json.loads(line) for line in gzip.open(DATA / "warc" / "facts.jsonl.gz", "rt")]
+    with gzip.open(DATA / "warc" / "facts.jsonl.gz", "rt") as lines:
+        facts = [json.loads(line) for line in lines]
     pages_by_both = sum(fact["warcio"].get("html_responses", 0) for fact in facts if fact["repo"] == "webrecorder/warcio")
     read = next(count for count in manifest.content.counts if count.stage == "read")
     assert read.documents_in >= pages_by_both > 0

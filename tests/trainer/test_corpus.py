@@ -75,9 +75,9 @@ def test_ten_uint16_tokens_are_never_read_as_uint32(tmp_path: Path) -> None:
 
 
 def test_a_dtype_that_does_not_suit_the_vocabulary_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorpusError, match="65536 is not stored as uint32"):
+    with pytest.raises(ManifestError, match="65536 is not stored as uint32"):
         Corpus.open(small(tmp_path, vocabulary=65_536, dtype="uint32"))
-    with pytest.raises(CorpusError, match="65537 is not stored as uint16"):
+    with pytest.raises(ManifestError, match="65537 is not stored as uint16"):
         Corpus.open(small(tmp_path, vocabulary=65_537, dtype="uint16"))
 
 
