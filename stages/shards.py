@@ -14,28 +14,22 @@ import pyarrow as pa
 from pydantic import Field
 
 from manifests.identity import keyed_hash
+from manifests.manifest import UINT16_VOCABULARY
 from manifests.schemas import SHARD_INDEX
+from manifests.shards import ShardError as ShardError  # for those who catch what the functions here raise
+from manifests.shards import check_tokens
 from stages.stage import Options
 
 VERSION = 1
 NAME = "shards"
-UINT16_VOCABULARY = 1 << 16
-"""The largest vocabulary, special tokens included, whose ids fit uint16."""
 
-MOSTLY = 0.5
-"""A shard of which a larger share is one single id is no text: a damaged or misread file."""
-
-JUDGED_TOKENS = 64
-"""Shards with fewer tokens are not judged by `MOSTLY`: three words can be one word three times."""
+check_shard = check_tokens
+"""ShardError when tokens cannot be text of their vocabulary; readers of shards ask the same judge."""
 
 
 class ShardOptions(Options):
     target_tokens: int = Field(100_000_000, ge=1, description="tokens a shard is to have, on average at most")
     seed: int = Field(0, ge=0, description="key of the order of documents")
-
-
-class ShardError(Exception):
-    """Tokens that cannot be what they are declared to be."""
 
 
 def order_keys(seed: int, ids: pa.Array | Sequence[str]) -> np.ndarray:
@@ -97,19 +91,6 @@ def pack_shard(
 def token_dtype(vocabulary: int) -> np.dtype:
     """Little-endian uint16 iff every id below `vocabulary` fits, else uint32."""
     return np.dtype("<u2" if vocabulary <= UINT16_VOCABULARY else "<u4")
-
-
-def check_shard(tokens: np.ndarray, vocabulary: int, where: str = "shard") -> None:
-    """ShardError when an id is not below `vocabulary`, or more than half of the tokens are one id."""
-    if not len(tokens):
-        return
-    largest = int(tokens.max())
-    if largest >= vocabulary:
-        raise ShardError(f"{where}: token id {largest} is not in a vocabulary of {vocabulary}")
-    counts = np.bincount(tokens)
-    common = int(counts.argmax())
-    if len(tokens) >= JUDGED_TOKENS and counts[common] > MOSTLY * len(tokens):
-        raise ShardError(f"{where}: {counts[common]} of its {len(tokens)} tokens are the id {common}")
 
 
 def read_tokens(data: bytes, vocabulary: int, tokens: int, where: str = "shard") -> np.ndarray:

@@ -20,15 +20,12 @@ import pyarrow.parquet as pq
 
 from manifests.manifest import MANIFEST, Manifest, Shard, TokenizerRecord, digest
 from manifests.schemas import SHARD_INDEX
+from manifests.shards import ShardError, check_tokens
 from manifests.storage import Folder, StorageError, sha256_of
 
 Int64 = npt.NDArray[np.int64]
 
-UINT16_VOCABULARY = 65_536
-READ_TOKENS = 1 << 22
 CACHE_VARIABLE = "CORPUSMILL_CACHE"
-MOSTLY_ONE_ID = 0.5
-"""A shard of which a single id is more than this share is damaged or was never text (DEFINITIONS, token shards)."""
 
 
 class CorpusError(Exception):
@@ -202,14 +199,6 @@ class Corpus:
 
 
 def _check_tokenizer(folder: Folder, tokenizer: TokenizerRecord) -> None:
-    expected = "uint16" if tokenizer.vocabulary <= UINT16_VOCABULARY else "uint32"
-    if tokenizer.dtype != expected:
-        raise CorpusError(
-            f"{folder.url}: a vocabulary of {tokenizer.vocabulary:,} is stored as {expected}, "
-            f"but the manifest says {tokenizer.dtype}"
-        )
-    if not 0 <= tokenizer.bos_id < tokenizer.vocabulary:
-        raise CorpusError(f"{folder.url}: BOS id {tokenizer.bos_id} is outside the vocabulary of {tokenizer.vocabulary:,}")
     try:
         found = hashlib.sha256(folder.read(tokenizer.file)).hexdigest()
     except FileNotFoundError:
@@ -269,19 +258,10 @@ def _check_shard(
         if shard.tokens:
             raise CorpusError(f"{shard.index}: no document, but {shard.path} has {shard.tokens:,} tokens")
         return
-    counts = np.zeros(tokenizer.vocabulary, np.int64)
-    for at in range(0, len(values), READ_TOKENS):
-        chunk = values[at : at + READ_TOKENS]
-        largest = int(chunk.max())
-        if largest >= tokenizer.vocabulary:
-            raise CorpusError(
-                f"{shard.path}: token id {largest:,} is outside the vocabulary of {tokenizer.vocabulary:,}; "
-                "another tokenizer or another width wrote it"
-            )
-        counts += np.bincount(chunk, minlength=tokenizer.vocabulary)
-    most = int(counts.argmax())
-    if counts[most] > MOSTLY_ONE_ID * len(values):
-        raise CorpusError(f"{shard.path}: {counts[most]:,} of {len(values):,} tokens are id {most}: this is not text")
+    try:
+        check_tokens(values, tokenizer.vocabulary, shard.path)
+    except ShardError as error:
+        raise CorpusError(str(error)) from None
     if not np.all(values[start] == tokenizer.bos_id):
         wrong = int(np.flatnonzero(values[start] != tokenizer.bos_id)[0])
         raise CorpusError(f"{shard.path}: document {wrong} does not begin with the BOS id {tokenizer.bos_id}")

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from manifests.manifest import ManifestError, digest
-from tests.trainer.corpus_fixture import build_corpus, documents_of_lengths, learnable_corpus
+from stages.shards import check_shard
+from tests.trainer.corpus_fixture import VOCABULARY, build_corpus, documents_of_lengths, learnable_corpus
 from trainer.corpus import Corpus, CorpusError
 
 SHARD = "tokens/web/train/00000.bin"
@@ -88,9 +89,17 @@ def test_an_id_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_shard_of_mostly_one_id_is_refused(tmp_path: Path) -> None:
-    manifest = build_corpus(tmp_path, {("web", "train"): [[[7] * 30, [1, 2, 3]]]})
-    with pytest.raises(CorpusError, match="this is not text"):
+    manifest = build_corpus(tmp_path, {("web", "train"): [[[7] * 60, [1, 2, 3]]]})
+    with pytest.raises(CorpusError, match=f"{SHARD}: 60 of its 65 tokens are the id 7: this is not text"):
         Corpus.open(manifest).component("web", "train")
+
+
+def test_a_shard_too_small_to_judge_is_taken_as_the_pipeline_wrote_it(tmp_path: Path) -> None:
+    tokens = np.array([0, *[7] * 30, 0, 1, 2, 3], np.uint16)
+    check_shard(tokens, VOCABULARY)
+    manifest = build_corpus(tmp_path, {("web", "train"): [[[7] * 30, [1, 2, 3]]]})
+    component = Corpus.open(manifest).component("web", "train")
+    assert component.read(0, 99).tolist() == tokens.tolist()
 
 
 def test_another_tokenizer_than_the_shards_is_refused(tmp_path: Path) -> None:
