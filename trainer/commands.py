@@ -78,7 +78,7 @@ def train(
     mixture: Annotated[
         list[str] | None, _option(DATA, "COMPONENT=WEIGHT, share of target tokens; repeat. Default: natural.")
     ] = None,
-    max_epochs: Annotated[float | None, _option(DATA, "Fail rather than repeat a component more often.")] = None,
+    max_epochs: Annotated[float | None, _option(DATA, "Stop, and fail, rather than repeat a component more often.")] = None,
     learning_rate: Annotated[float | None, _option(OPTIMISATION, "Peak rate.")] = None,
     warmup: Annotated[float, _option(OPTIMISATION, "Share of the budget in which the rate rises.")] = 0.05,
     final_rate: Annotated[float, _option(OPTIMISATION, "Share of the peak rate left at the end.")] = 0.05,
@@ -123,6 +123,9 @@ def train(
     try:
         ranks = Ranks.join(config.device)
         outcome = run(config, ranks, RunProgress(ranks.first, config.log_every), resume)
+        if ranks.first and not outcome.stopped_by:
+            print(outcome.line(), flush=True)
+        ranks.barrier()  # torchrun ends all ranks as soon as one fails, so the result is out before that
     except Exception as error:
         _explain(error)
     finally:
@@ -130,8 +133,8 @@ def train(
             ranks.leave()
     if outcome.stopped_by:
         _end(SIGNALLED + outcome.stopped_by, f"stopped by signal {outcome.stopped_by} after step {outcome.steps}; saved")
-    if ranks.first:
-        print(outcome.line(), flush=True)
+    if outcome.exhausted:
+        _end(FAILED, f"{outcome.exhausted} (the checkpoint of step {outcome.steps} was saved)")
 
 
 @app.command()

@@ -17,8 +17,21 @@ class ConfigurationError(Exception):
     """Options that cannot work; the message names the option and what would."""
 
 
+class MixturePhase(BaseModel):
+    """A stretch of training: `mixture` gives each component its share of target tokens (empty: natural shares), for `rows` rows
+    over all ranks (None: to the end)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    mixture: dict[str, float] = Field(default_factory=dict)
+    rows: int | None = Field(default=None, ge=1)
+
+
 class TrainConfig(BaseModel):
     """Options of `corpusmill train`. None means: as the preset says.
+
+    `phases` follow one another; every one but the last has a number of rows, and the last has none. `mixture` is a short way
+    to give a single phase.
 
     The budget is one of `seconds` (on the clock), `tokens` (targets) or `steps`. `batch_tokens` are the slots of a step over
     all ranks, `micro_batch` the rows that one rank computes at a time. `warmup` and `final_rate` are shares: of the budget,
@@ -37,8 +50,8 @@ class TrainConfig(BaseModel):
     sequence_length: int | None = Field(default=None, ge=2)
     batch_tokens: int | None = Field(default=None, ge=2)
     micro_batch: int | None = Field(default=None, ge=1)
-    mixture: dict[str, float] = Field(default_factory=dict)
-    max_epochs: float | None = Field(default=None, gt=0)
+    phases: tuple[MixturePhase, ...] = (MixturePhase(),)
+    max_epochs: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     warmup: float = Field(default=0.05, ge=0, lt=1)
     final_rate: float = Field(default=0.05, ge=0, le=1)
@@ -57,6 +70,17 @@ class TrainConfig(BaseModel):
     log_every: int = Field(default=10, ge=1)
     evaluate: bool = True
     cache: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_mixture_is_one_phase(cls, given: Any) -> Any:
+        return _with_phases(given) if isinstance(given, dict) else given
+
+    @model_validator(mode="after")
+    def _phases_end(self) -> TrainConfig:
+        if not self.phases or self.phases[-1].rows is not None or any(phase.rows is None for phase in self.phases[:-1]):
+            raise ValueError("every phase but the last has a number of rows, and the last has none")
+        return self
 
     @model_validator(mode="after")
     def _one_budget(self) -> TrainConfig:
@@ -133,7 +157,7 @@ class TrainConfig(BaseModel):
 
     def differences(self, other: dict[str, Any]) -> list[str]:
         """Options that decide the result and differ from a saved configuration, as `name: there -> here`."""
-        mine = json.loads(self.model_dump_json())
+        mine, other = json.loads(self.model_dump_json()), _with_phases(other)
         return [
             f"{name}: {other.get(name)!r} -> {mine[name]!r}"
             for name in sorted(mine)
@@ -147,6 +171,16 @@ MAY_CHANGE = {
 }  # fmt: skip
 """Options that a resumed run may be given anew: where, how long and how fast, not what is computed. (The corpus itself is
 compared by digest, wherever it lies.)"""
+
+
+def _with_phases(given: dict[str, Any]) -> dict[str, Any]:
+    """Options with `phases` where they have `mixture`."""
+    if "mixture" not in given:
+        return given
+    rest = {name: value for name, value in given.items() if name != "mixture"}
+    if "phases" in given:
+        raise ValueError("mixture is a short way to give a single phase; give it or phases, not both")
+    return {**rest, "phases": [{"mixture": given["mixture"] or {}, "rows": None}]}
 
 
 def _readable(error: ValidationError) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -203,9 +204,38 @@ class Loader:
                 passes[self.components[number].name] += served.get(name, 0) / stream.rows
         return passes
 
-    @property
+    def targets(self, position: int) -> int:
+        """Target tokens in positions 0 to `position`: whole epochs by their sum, and the rows of each stream's last one."""
+        total = 0
+        for name, rows in self.served(position).items():
+            stream = next(s for schedule in self._schedules for s in schedule.streams if s.name == name)
+            counts = np.concatenate([self._targets[number] for number in stream.components.tolist()])
+            epochs, rest = divmod(rows, stream.rows)
+            last = permute(np.arange(rest), stream.rows, self._key(name, epochs))
+            total += epochs * int(counts.sum()) + int(counts[last].sum())
+        return total
+
+    def fitting(self, max_epochs: float, unit: int) -> tuple[int, str]:
+        """(the largest multiple of `unit` rows that repeats no component more often than `max_epochs`, the component that more
+        rows would repeat too often)."""
+
+        def over(units: int) -> str | None:
+            return next((name for name, passes in self.epochs(units * unit).items() if passes > max_epochs), None)
+
+        fits, beyond = 0, 1
+        while over(beyond) is None:
+            fits, beyond = beyond, 2 * beyond
+        while beyond - fits > 1:
+            middle = (fits + beyond) // 2
+            fits, beyond = (middle, beyond) if over(middle) is None else (fits, middle)
+        guilty = over(beyond)
+        assert guilty is not None
+        return fits * unit, guilty
+
+    @cached_property
     def mean_visible_keys(self) -> float:
-        """Keys an average query may see under document masking, over all rows once."""
+        """Keys an average query may see under document masking, over all rows once. Worked out once: it takes a pass over all
+        pieces."""
         return sum(plan.visible_keys() for plan in self.plans) / sum(plan.pairs_emitted for plan in self.plans)
 
     def _key(self, stream: str, epoch: int) -> UInt64:

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from manifests.manifest import digest
 from manifests.storage import Folder, is_remote
 from trainer import checkpoint
 from trainer.configuration import ConfigurationError, TrainConfig
@@ -43,18 +44,21 @@ from trainer.model import GPT, document_mask
 from trainer.optimisation import WarmupCosine, build_adamw, set_rate
 from trainer.picture import draw
 from trainer.progress import RunProgress
-from trainer.ranks import Ranks
+from trainer.ranks import Ranks, RanksError
 from trainer.scoring import model_logits
 
 WARM_STEPS = 2
 PREFETCHED = 2
+OWN_TO_A_RANK = ("manifest", "out", "cache")
+"""Options that ranks may have of their own: where things lie. What lies there is compared."""
 MANY_EPOCHS = 4.0
 """Repeats beyond which data is worth visibly less than fresh data (Muennighoff et al. 2023)."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. `stopped_by` is the signal's number when it was told to stop; it can be resumed then."""
+    """How a run ended. `stopped_by` is the signal's number when it was told to stop; it can be resumed then. `exhausted` says
+    why it ended before its budget in seconds, when the data gave no more epochs."""
 
     steps: int
     tokens: int
@@ -63,6 +67,7 @@ class Outcome:
     preparation_seconds: float
     score: Score | None
     stopped_by: int | None
+    exhausted: str | None = None
 
     def line(self) -> str:
         bpb = "none" if self.score is None else f"{self.score.val_bpb:.4f}"
@@ -104,6 +109,7 @@ class _Run:
         if config.evaluate:
             self.corpus.components("validation")  # a missing split is said before an hour of training, not after
         self.loader = self._open_loader()
+        self.keys = self.loader.mean_visible_keys if config.attention == "masked" else (config.row_tokens + 1) / 2
         self.architecture = config.architecture(self.corpus.tokenizer.vocabulary)
         self.model = GPT(self.architecture, config.loss_chunk).to(self.device)
         self.model.initialise(config.seed)
@@ -115,6 +121,8 @@ class _Run:
         self.lineage: list[str] = []
         if found is not None and state is not None:
             self._restore(found, state)
+        self._refuse_other_ranks()
+        self.last_step = self._allowed_steps()
         self.clipped = torch.zeros((), device=self.device)
         forward: nn.Module = self.model
         self.parallel: DistributedDataParallel | None = None
@@ -125,6 +133,7 @@ class _Run:
         self.forward = cast(nn.Module, torch.compile(forward)) if self.compiled else forward
         self._origin = self._last_look = self.began
         self.stopped_by: int | None = None
+        self.exhausted: str | None = None
         self.saved_step = self.step if found is not None else -1
 
     def go(self) -> Outcome:
@@ -142,7 +151,9 @@ class _Run:
         score = None
         if self.config.evaluate and self.stopped_by is None:
             score = self._score()
-        outcome = Outcome(self.step, self.tokens, self._memory_gb(), self.spent_seconds, preparation, score, self.stopped_by)
+        outcome = Outcome(
+            self.step, self.tokens, self._memory_gb(), self.spent_seconds, preparation, score, self.stopped_by, self.exhausted
+        )
         if self.ranks.first and self.stopped_by is None:
             self._write_result(outcome)
         return outcome
@@ -152,8 +163,9 @@ class _Run:
     def _open_loader(self) -> Loader:
         """The first rank of each machine checks the shards; the others read them once it has."""
         names = self.corpus.components("train")
-        wanted = [name for name in names if not self.config.mixture or self.config.mixture.get(name, 0) > 0]
-        for name in self.config.mixture:
+        mixtures = [phase.mixture for phase in self.config.phases]
+        wanted = [name for name in names if any(not mixture or mixture.get(name, 0) != 0 for mixture in mixtures)]
+        for name in sorted({name for mixture in mixtures for name in mixture}):
             if name not in names:
                 raise LoaderError(f"the mixture names component {name!r}; the training split has: {', '.join(names)}")
 
@@ -163,8 +175,11 @@ class _Run:
         components = read(True) if self.ranks.local_rank == 0 else []
         self.ranks.barrier()
         components = components or read(False)
-        phase = Phase(dict(self.config.mixture) or None)
-        return Loader(components, self.config.row_tokens, self.config.seed, [phase])
+        phases = [
+            Phase({name: weight for name, weight in phase.mixture.items() if weight != 0} if phase.mixture else None, phase.rows)
+            for phase in self.config.phases
+        ]
+        return Loader(components, self.config.row_tokens, self.config.seed, phases)
 
     def _restore(self, found: Path, state: checkpoint.State) -> None:
         self._refuse_another_run(found, state)
@@ -189,6 +204,48 @@ class _Run:
                 f"{self.corpus.manifest.digest[:12]}…), so position {state.position:,} means other rows"
             )
 
+    def _refuse_other_ranks(self) -> None:
+        """Ranks that begin at different steps, or with other rows or options, would train on without a sign of it."""
+        here = {
+            "step": self.step,
+            "position": self.position,
+            "shards and mixture": self.loader.digest,
+            "options": digest([self.config.model_dump(mode="json", exclude=set(OWN_TO_A_RANK)), self.dtype]),
+            "checkpoints": self.lineage,
+            "code": code_sha256(),
+        }
+        differing = self.ranks.differing({name: digest(value) for name, value in here.items()})
+        if differing:
+            raise RanksError(
+                f"rank {self.ranks.rank} begins after step {self.step}, position {self.position:,}, and the ranks do not agree on: "
+                f"{', '.join(differing)}; start all of them with the same command, and with --out in a folder that all machines share"
+            )
+
+    def _allowed_steps(self) -> int | None:
+        """The last step that --max-epochs allows (None: any). LoaderError when the budget, known in tokens or steps, asks for
+        more, or the data give not one step more."""
+        config = self.config
+        if config.max_epochs is None:
+            return None
+        rows, self.guilty = self.loader.fitting(config.max_epochs, config.rows_a_step)
+        steps = rows // config.rows_a_step
+        if config.steps is not None:
+            enough = steps >= config.steps
+        elif config.tokens is not None:
+            enough = self.tokens >= config.tokens or self.loader.targets(rows) >= config.tokens
+        else:
+            enough = steps > 0
+        if not enough:
+            raise LoaderError(self._too_many_epochs(steps))
+        return steps
+
+    def _too_many_epochs(self, steps: int) -> str:
+        return (
+            f"component {self.guilty!r} would be gone through more often than --max-epochs {self.config.max_epochs:g}: at most "
+            f"{self.loader.targets(steps * self.config.rows_a_step):,} tokens fit, which is {steps:,} steps of "
+            f"{self.config.rows_a_step} rows; use a smaller budget, a smaller weight for it, or more data"
+        )
+
     def _announce(self) -> None:
         config, say = self.config, self.progress.note
         a = self.architecture
@@ -211,7 +268,6 @@ class _Run:
                 f"{plan.padding:,} padding ({plan.padding / (plan.rows * plan.sequence_length):.3%})"
             )
         if config.steps is not None:
-            self._check_epochs(config.steps * config.rows_a_step)
             for name, epochs in self.loader.epochs(config.steps * config.rows_a_step).items():
                 if epochs > MANY_EPOCHS:
                     say(f"component {name} will be repeated: {epochs:.1f} epochs")
@@ -272,6 +328,9 @@ class _Run:
                     self.stopped_by = stop
                 if spent >= 1 or stop:
                     break
+                if self.last_step is not None and self.step >= self.last_step:
+                    self.exhausted = self._too_many_epochs(self.last_step)
+                    break
                 rate = self.schedule.rate(spent)
                 waited = time.perf_counter()
                 micro_batches = prefetched.get(self.position)
@@ -292,7 +351,6 @@ class _Run:
                 self._look(readings, metrics)
                 if config.checkpoint_every and self.step % config.checkpoint_every == 0:
                     self._save(readings, metrics, ledger)
-                self._check_epochs(self.position)
         self._synchronise()
         self.spent_seconds = max(self.spent_seconds, time.perf_counter() - self._origin) if self.step else 0.0
         if self.saved_step != self.step:
@@ -340,7 +398,7 @@ class _Run:
                 "grad_norm": norm,
                 "clipped_share": (self.clipped_before + clipped) / facts["step"],
                 "tokens_per_second": sum(targets) / seconds,
-                **self._mfu(self.config.batch_tokens_a_step / seconds),
+                **self._mfu(sum(targets) / seconds),
                 "memory_gb": self._memory_gb(),
                 "epochs": self.loader.epochs(facts["position"]),
             }
@@ -396,16 +454,6 @@ class _Run:
         assert config.seconds_budget is not None
         return self.spent_seconds / config.seconds_budget
 
-    def _check_epochs(self, position: int) -> None:
-        if self.config.max_epochs is None:
-            return
-        for name, epochs in self.loader.epochs(position).items():
-            if epochs > self.config.max_epochs:
-                raise LoaderError(
-                    f"component {name!r} would be gone through {epochs:.2f} times, more than --max-epochs "
-                    f"{self.config.max_epochs:g}; use a smaller budget or a smaller weight"
-                )
-
     # batches
 
     def _rank_positions(self, position: int) -> np.ndarray:
@@ -455,6 +503,7 @@ class _Run:
             "training_seconds": outcome.training_seconds,
             "preparation_seconds": outcome.preparation_seconds,
             "epochs": epochs,
+            "exhausted": outcome.exhausted,
             "score": None if score is None else score.as_json(),
             "picture": None if picture is None else picture.name,
         }
@@ -471,13 +520,13 @@ class _Run:
         self.stopped_by = number
 
     def _mfu(self, tokens_per_second: float) -> dict[str, float | None]:
+        """Of real targets: what is computed on padding is not work done."""
         each = tokens_per_second / self.ranks.world
         length = self.config.row_tokens
-        keys = self.loader.mean_visible_keys if self.config.attention == "masked" else (length + 1) / 2
         name = self._device_name()
         return {
             "mfu_palm": mfu(each * palm_flops_per_token(self.architecture, length), name, self.dtype),
-            "mfu_causal_exact": mfu(each * causal_flops_per_token(self.architecture, keys), name, self.dtype),
+            "mfu_causal_exact": mfu(each * causal_flops_per_token(self.architecture, self.keys), name, self.dtype),
         }
 
     def _device_name(self) -> str:

@@ -56,6 +56,17 @@ class Ranks:
         found: list[float] = shared.tolist()
         return found
 
+    def differing(self, facts: dict[str, str]) -> list[str]:
+        """Names of the facts, given as hex digests, that are not the same on all ranks. Every rank gives the same names."""
+        if self.world == 1:
+            return []
+        size = 8  # hex digits that a float64 holds exactly
+        parts = [float(int(value[at : at + size], 16)) for value in facts.values() for at in range(0, len(value), size)]
+        names = [name for name, value in facts.items() for _ in range(0, len(value), size)]
+        largest = self.maximum([*parts, *(-part for part in parts)])
+        different = {n for n, high, low in zip(names, largest[: len(parts)], largest[len(parts) :], strict=True) if high != -low}
+        return [name for name in facts if name in different]
+
     def total(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """The sum over all ranks, float64."""
         if self.world == 1:

@@ -92,6 +92,24 @@ def test_help_and_bad_options_need_no_torch() -> None:
     assert finished.returncode == 0, finished.stderr
 
 
+def test_a_single_mixture_is_a_list_of_one_phase() -> None:
+    short = TrainConfig.check(manifest="m", out="o", mixture={"web": 1.0})
+    long = TrainConfig.check(manifest="m", out="o", phases=[{"mixture": {"web": 1.0}}])
+    assert short == long
+    assert "mixture" not in short.model_dump()
+    saved_before_phases = {**long.model_dump(mode="json", exclude={"phases"}), "mixture": {"web": 1.0}}
+    assert long.differences(saved_before_phases) == []
+    assert TrainConfig.model_validate(saved_before_phases) == long
+
+
+@pytest.mark.parametrize(
+    "phases", [[], [{"rows": 5}], [{}, {}], [{"rows": 0}, {}], [{"rows": 5, "steps": 3}, {}]], ids=lambda phases: str(phases)
+)
+def test_phases_that_do_not_follow_one_another_are_refused(phases: list[dict[str, object]]) -> None:
+    with pytest.raises(ConfigurationError, match="phase"):
+        TrainConfig.check(manifest="m", out="o", phases=phases)
+
+
 @pytest.mark.parametrize("world", [1, 2, 4, 8])
 def test_a_batch_is_shared_out_exactly(world: int) -> None:
     config = TrainConfig.check(manifest="m", out="o", preset="small")

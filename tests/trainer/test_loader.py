@@ -128,6 +128,22 @@ def test_targets_are_counted_without_reading_tokens(corpus: Corpus) -> None:
     assert loader.row_targets(positions).tolist() == counted.tolist()
 
 
+@pytest.mark.parametrize("phases", [[Phase()], [Phase({"books": 1, "web": 2}, rows=25), Phase({"web": 1})]])
+def test_targets_in_closed_form_are_those_of_the_rows(corpus: Corpus, phases: list[Phase]) -> None:
+    loader = loader_of(corpus, "books", "web", phases=phases)
+    for position in (0, 1, 25, 90, 301):
+        assert loader.targets(position) == loader.row_targets(np.arange(position)).sum()
+
+
+@pytest.mark.parametrize("phases", [[Phase()], [Phase({"books": 1, "web": 2}, rows=25), Phase({"web": 1})]])
+@pytest.mark.parametrize("most", [0.01, 1.0, 2.5])
+def test_the_rows_that_fit_a_number_of_epochs_are_the_most_that_do(corpus: Corpus, phases: list[Phase], most: float) -> None:
+    loader = loader_of(corpus, "books", "web", phases=phases)
+    fits, guilty = loader.fitting(most, 4)
+    assert fits % 4 == 0
+    assert max(loader.epochs(fits).values()) <= most < loader.epochs(fits + 4)[guilty]
+
+
 def test_weights_are_shares_of_target_tokens(larger: Corpus) -> None:
     loader = loader_of(larger, "books", "web", phases=[Phase({"books": 0.3, "web": 0.7})])
     place = loader.locate(np.arange(PERIOD))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +23,11 @@ from tests.trainer.corpus_fixture import build_corpus, learnable_corpus, sentenc
 from trainer import checkpoint, ledger
 from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.corpus import Corpus, CorpusError
+from trainer.flops import causal_flops_per_token, palm_flops_per_token
 from trainer.loader import Loader, LoaderError
 from trainer.loop import Outcome, train
 from trainer.metrics import METRICS, DivergedError
+from trainer.packing import Plan
 from trainer.progress import RunProgress
 from trainer.ranks import Ranks
 from trainer.scoring import score_checkpoint
@@ -263,9 +268,117 @@ def test_a_component_s_loss_and_epochs_are_reported_by_name(tmp_path: Path) -> N
 
 
 def test_more_epochs_than_allowed_are_refused_before_the_first_step(manifest: Path, tmp_path: Path) -> None:
-    with pytest.raises(LoaderError, match="toy"):
-        run(manifest, tmp_path / "run", steps=1_000, max_epochs=4)
-    assert not (tmp_path / "run" / METRICS).exists()
+    for budget in ({"steps": 1_000}, {"steps": None, "tokens": 1_000_000}):
+        with pytest.raises(LoaderError, match=r"'toy' .* --max-epochs 4: at most [0-9,]+ tokens fit"):
+            run(manifest, tmp_path / "run", max_epochs=4, **budget)
+    assert not (tmp_path / "run").exists()
+
+
+def tokens_that_fit(message: str) -> int:
+    return int(re.findall(r"at most ([0-9,]+) tokens fit", message)[0].replace(",", ""))
+
+
+def test_the_number_of_tokens_that_fit_does_fit_and_one_more_does_not(manifest: Path, tmp_path: Path) -> None:
+    with pytest.raises(LoaderError) as refused:
+        run(manifest, tmp_path / "run", steps=None, tokens=1_000_000, max_epochs=2.5)
+    fitting = tokens_that_fit(str(refused.value))
+    with pytest.raises(LoaderError):
+        run(manifest, tmp_path / "run", steps=None, tokens=fitting + 1, max_epochs=2.5)
+    outcome = run(manifest, tmp_path / "run", steps=None, tokens=fitting, max_epochs=2.5)
+    assert outcome.tokens == fitting and outcome.exhausted is None
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["epochs"]["toy"] <= 2.5
+
+
+def test_data_that_end_before_the_clock_leave_a_checkpoint_a_score_and_the_reason(manifest: Path, tmp_path: Path) -> None:
+    finished = started(command(manifest, tmp_path / "run", "--seconds", "3600", "--max-epochs", "2"))
+    assert finished.returncode == 1
+    assert "Traceback" not in finished.stderr
+    reason = finished.stderr.splitlines()[-1]
+    assert reason.startswith("error: component 'toy' would be gone through more often than --max-epochs 2")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["tokens"] == tokens_that_fit(reason)
+    assert 1.5 < result["epochs"]["toy"] <= 2
+    assert finished.stdout.startswith(f"val_bpb={result['score']['val_bpb']:.4f}")
+    found = checkpoint.latest(tmp_path / "run")
+    assert found is not None
+    assert checkpoint.load_state(found).step == result["steps"] > 0
+
+
+def test_ranks_that_would_begin_at_different_steps_are_told_apart_before_the_first(manifest: Path, tmp_path: Path) -> None:
+    """Two machines without a shared folder: the first has the checkpoint, the second begins afresh."""
+    run(manifest, tmp_path / "first", steps=2)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    processes = [
+        subprocess.Popen(
+            command(manifest, tmp_path / name, "--steps", "4", "--resume"),
+            cwd=REPOSITORY,
+            env={
+                **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, name in enumerate(["first", "second"])
+    ]  # fmt: skip
+    said = [process.communicate()[1] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2], said
+    assert "rank 0 begins after step 2" in said[0] and "rank 1 begins after step 0" in said[1]
+    for errors in said:
+        assert "do not agree on: step, position, checkpoints" in errors
+    assert checkpoint.load_state(checkpoint.resolve(tmp_path / "first")).step == 2
+
+
+def test_mfu_counts_targets_and_not_the_padding_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are two fifths padding, on a device that is said to be known."""
+    held_out = {("toy", "validation"): [sentences(5, 3)]}
+    manifest = build_corpus(tmp_path / "corpus", {("toy", "train"): [[[3 + n % 60] * 19 for n in range(64)]], **held_out})
+    monkeypatch.setattr("trainer.loop._Run._device_name", lambda self: "NVIDIA H200")
+    config = TrainConfig.check(**options(manifest, tmp_path / "run", steps=3, dtype="bfloat16", evaluate=False))
+    train(config, ALONE, RunProgress(False, 10))
+    shape = config.architecture(64)
+    for line in (tmp_path / "run" / METRICS).read_text().splitlines():
+        row = json.loads(line)
+        for name, flops in (
+            ("mfu_palm", palm_flops_per_token(shape, 32)),
+            ("mfu_causal_exact", causal_flops_per_token(shape, 21 / 2)),
+        ):
+            assert row[name] == pytest.approx(row["tokens_per_second"] * flops / 989.4e12)
+
+
+def test_what_a_query_may_see_is_worked_out_once_a_run(manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[Plan] = []
+    counted = Plan.visible_keys
+    monkeypatch.setattr(Plan, "visible_keys", lambda plan: passes.append(plan) or counted(plan))
+    run(manifest, tmp_path / "run", steps=4)
+    assert len(passes) == 1
+
+
+def test_a_run_goes_through_its_phases(tmp_path: Path) -> None:
+    shards = {(name, "train"): [sentences(60, seed)] for seed, name in enumerate(["books", "web"])}
+    manifest = build_corpus(tmp_path / "corpus", {**shards, ("web", "validation"): [sentences(9, 3)]})
+    phases = [{"mixture": {"books": 1.0}, "rows": 32}, {"mixture": {"web": 1.0}}]
+    run(manifest, tmp_path / "run", steps=4, phases=phases, checkpoint_every=1, keep=9)
+    seen = [
+        set(json.loads(line)["loss_by_component"]) for line in (tmp_path / "run" / METRICS).read_text().splitlines()
+    ]
+    assert seen == [{"books"}, {"books"}, {"web"}, {"web"}]
+    expected = losses(tmp_path / "run")
+    forget_after(tmp_path / "run", 1)
+    run(manifest, tmp_path / "run", resume=True, steps=4, phases=phases)
+    assert losses(tmp_path / "run") == expected
+    with pytest.raises(ConfigurationError, match="phases"):
+        run(manifest, tmp_path / "run", resume=True, steps=5, phases=[phases[1]])
+
+
+def test_a_component_of_weight_0_is_left_out(tmp_path: Path) -> None:
+    shards = {(name, "train"): [sentences(30, seed)] for seed, name in enumerate(["books", "web"])}
+    manifest = build_corpus(tmp_path / "corpus", shards)
+    run(manifest, tmp_path / "run", steps=2, mixture={"books": 1.0, "web": 0.0}, evaluate=False)
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["epochs"].keys() == {"books"}
 
 
 def test_a_corpus_without_validation_is_refused_before_training(tmp_path: Path) -> None:
