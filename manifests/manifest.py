@@ -190,6 +190,20 @@ class Manifest(Part):
         return [s for s in self.content.shards if s.split == split and component in (None, s.component)]
 
 
+def receipt_list(corpus: Folder, manifest: Manifest) -> list[dict[str, Any]] | None:
+    """The receipts of the parts that the corpus is made of (`path`, `part`, host and times), or None where they were deleted.
+
+    ManifestError when the list is there and is not the manifest's.
+    """
+    about = manifest.run.get("receipts", {})
+    if not about or not corpus.exists(about["path"]):
+        return None
+    data = corpus.read(about["path"])
+    if hashlib.sha256(data).hexdigest() != about["sha256"]:
+        raise ManifestError(f"{corpus.url}/{about['path']}: not the list of receipts that the manifest vouches for")
+    return [json.loads(line) for line in data.splitlines()]
+
+
 def canonical(value: Any) -> bytes:
     """The one JSON text of a value: sorted keys, no spaces, UTF-8."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()

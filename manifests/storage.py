@@ -142,7 +142,7 @@ class Folder:
             if self.local:
                 os.chmod(temporary, 0o644)
                 os.replace(temporary, target)
-                _sync_directory(directory)
+                sync_directory(directory)
             else:
                 self.fs.put_file(temporary, target)
         finally:
@@ -286,7 +286,8 @@ def _stamp(name: str, info: dict[str, Any]) -> FileStamp:
     return FileStamp(name, int(info["size"]), str(info.get("LastModified", info.get("created", ""))))
 
 
-def _sync_directory(path: str) -> None:
+def sync_directory(path: str) -> None:
+    """Makes the names in a local folder durable."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

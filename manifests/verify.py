@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from manifests.identity import printed_ids
 from manifests.logs import FIXED, read_parquet
-from manifests.manifest import Content, LogFile, Manifest, Shard
+from manifests.manifest import Content, LogFile, Manifest, ManifestError, Shard, receipt_list
 from manifests.schemas import SHARD_INDEX
 from manifests.storage import Folder, sha256_of
 
@@ -121,12 +121,19 @@ def _check_conservation(content: Content) -> Iterator[str]:
 
 def _check_receipts(corpus: Folder, manifest: Manifest) -> Iterator[str]:
     """Receipts may have been deleted with the work files; those that are there must add up to the manifest's counts."""
-    listed = [one["path"] for one in manifest.run.get("receipts", [])]
+    try:
+        found_list = receipt_list(corpus, manifest)
+    except (ManifestError, ValueError, KeyError, TypeError) as error:
+        yield str(error)
+        return
     there = set(corpus.names("receipts"))
-    if not there.issuperset(listed):
-        missing = [path for path in listed if path not in there]
-        if len(missing) < len(listed):
-            yield f"{missing[0]}: missing, and {len(listed) - len(missing)} other receipts are there"
+    if found_list is None:
+        if there:
+            yield "receipts: the list of receipts is missing, and some receipts are there"
+        return
+    listed = [one["path"] for one in found_list]
+    if missing := [path for path in listed if path not in there]:
+        yield f"{missing[0]}: missing, and {len(listed) - len(missing)} other receipts are there"
         return
     summed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for path in listed:

@@ -107,7 +107,6 @@ def stages(name: Annotated[str | None, typer.Argument(help="a stage or an input 
     from rich.console import Console
     from rich.table import Table
 
-    from pipeline.recipe import CORPUS_WIDE
     from stages import registry
     from stages.readers import FORMATS, UnknownFormat, find_reader
 
@@ -117,14 +116,15 @@ def stages(name: Annotated[str | None, typer.Argument(help="a stage or an input 
         for title, names in (
             ("input formats", FORMATS),
             ("row-local stages", registry.names()),
-            ("corpus-wide stages", CORPUS_WIDE),
+            ("corpus-wide stages", registry.CORPUS_WIDE),
         ):
             console.print(f"{title}: {', '.join(names)}")
         return
     try:
-        options = CORPUS_WIDE.get(name) or (
-            find_reader(name).options_type if name in FORMATS else registry.find(name).options_type
-        )
+        if name in registry.CORPUS_WIDE:
+            options = registry.corpus_wide_options(name)
+        else:
+            options = find_reader(name).options_type if name in FORMATS else registry.find(name).options_type
     except (registry.UnknownStage, UnknownFormat) as error:
         typer.echo(f"error: {error.args[0]}", err=True)
         raise typer.Exit(2) from None

@@ -18,6 +18,7 @@ from manifests.identity import printed_ids, url_key
 from manifests.schemas import DOCUMENT_LOG, EDITS, REMOVALS, empty_rows
 from pipeline import documents, shuffle
 from pipeline.decisions import text_digests
+from pipeline.provenance import check_libraries
 from pipeline.receipts import State
 from pipeline.splitting import PartSplits
 from pipeline.tokens import PLACED, write_parquet
@@ -32,6 +33,7 @@ def write_logs(task: Task) -> None:
     `removals` and `edits` (files in step order), `signals` (block → file), `state`, `split`; `placed` (files of all shards).
     arguments: `component`, `chunk`, `log_rows`.
     """
+    check_libraries(task.arguments["libraries"])
     chunk, size = task.arguments["chunk"], task.arguments["log_rows"]
     removals, edits, logged = [REMOVALS.empty_table()], [EDITS.empty_table()], [DOCUMENT_LOG.empty_table()]
     signals: dict[str, list[pa.Table]] = {}

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from manifests.identity import printed_ids
+from manifests.schemas import REMOVALS
 from pipeline import documents, shuffle
 from pipeline.decisions import Applied
 from pipeline.receipts import State
@@ -19,24 +20,15 @@ from pipeline.work import Task
 from stages.clusters import Clusters, group_duplicates, keep_ranks
 from stages.exact_dedup import document_keys
 
-DECISIONS = pa.schema(
-    [
-        pa.field("row", pa.int64(), nullable=False),
-        pa.field("linked_id", pa.string()),
-        pa.field("linked_jaccard", pa.float64()),
-        pa.field("kept_id", pa.string()),
-        pa.field("kept_jaccard", pa.float64()),
-        pa.field("cluster", pa.string()),
-        pa.field("cluster_size", pa.int64()),
-    ]
-)
+EVIDENCE = ("linked_id", "linked_jaccard", "kept_id", "kept_jaccard", "cluster", "cluster_size")
+DECISIONS = pa.schema([pa.field("row", pa.int64(), nullable=False), *(REMOVALS.field(name) for name in EVIDENCE)])
 KEYS = pa.schema(
     [
         pa.field("high", pa.uint64(), nullable=False),
         pa.field("low", pa.uint64(), nullable=False),
         pa.field("row", pa.int64(), nullable=False),
         pa.field("length", pa.int64(), nullable=False),
-        pa.field("id", pa.string(), nullable=False),
+        pa.field("id", pa.large_string(), nullable=False),
     ]
 )
 IDENTIFYING = ["component", "file", "position", "url", "language"]
@@ -50,7 +42,7 @@ def exact_keys(task: Task) -> None:
         for rows, batch in documents.read_state(task.corpus, state, ["component", "file", "position", "text"]):
             keys = document_keys(batch["text"])
             columns = (keys[:, 0], keys[:, 1], rows, documents.text_bytes(batch["text"]))
-            table = pa.table([*(pa.array(column) for column in columns), printed_ids(batch)], schema=KEYS)
+            table = pa.table([*(pa.array(column) for column in columns), printed_ids(batch).cast(pa.large_string())], schema=KEYS)
             writer.add(table, (keys[:, 0] % np.uint64(partitions)).astype(np.int64))
     task.receipt.add("keys", writer.out.written, writer.rows)
 
@@ -92,7 +84,7 @@ def remove(task: Task) -> None:
     if later:
         compared = pa.concat_tables(later)
         kept_jaccard[np.searchsorted(row, compared["row"].to_numpy())] = compared["jaccard"].to_numpy()
-    evidence = {name: decisions[name].combine_chunks() for name in DECISIONS.names[1:]}
+    evidence = {name: decisions[name].combine_chunks() for name in EVIDENCE}
     evidence["kept_jaccard"] = pa.array(kept_jaccard, mask=np.isnan(kept_jaccard))
     stage, rule, threshold = (task.arguments[name] for name in ("stage", "rule", "threshold"))
     applied = Applied(task.work.step)
@@ -116,7 +108,7 @@ def decision_table(clusters: Clusters, ids: pa.Array, rows: np.ndarray) -> pa.Ta
     """Decisions of documents that `ids` and `rows` describe by number."""
 
     def named(numbers: np.ndarray) -> pa.Array:
-        return ids.take(pa.array(numbers))
+        return ids.take(pa.array(numbers)).cast(pa.string())
 
     kept_jaccard = clusters.kept_jaccard
     return pa.table(

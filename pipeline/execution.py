@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,8 @@ class Outcome:
 
 class Executor(ABC):
     @abstractmethod
-    def run(self, corpus_url: str, works: list[Work]) -> Iterator[Outcome]:
-        """Runs all parts, in any order; one outcome each, as they end."""
+    def run(self, corpus_url: str, works: list[Work]) -> Generator[Outcome, None, None]:
+        """Runs all parts, in any order; one outcome each, as they end. Closing it stops what has not ended."""
 
     def close(self) -> None:  # noqa: B027
         """Gives back what the executor holds."""
@@ -38,15 +38,15 @@ class Executor(ABC):
 class InlineExecutor(Executor):
     """One part after the other in this process: for debugging, and for corpora of a few files."""
 
-    def run(self, corpus_url: str, works: list[Work]) -> Iterator[Outcome]:
+    def run(self, corpus_url: str, works: list[Work]) -> Generator[Outcome, None, None]:
         for work in works:
             error: Exception | None = None
-            for _ in range(RETRIES):
+            for _ in range(RETRIES + 1):
                 try:
                     yield Outcome(work, execute(corpus_url, work))
                     error = None
                     break
-                except OSError as trouble:
+                except (OSError, MemoryError) as trouble:
                     error = trouble
                 except Exception as trouble:
                     error = trouble
@@ -95,7 +95,7 @@ class RayExecutor(Executor):
             self.cpus = min(self.cpus, self.workers)
         self.task = ray.remote(num_cpus=1, max_retries=RETRIES, retry_exceptions=[OSError, MemoryError])(execute)  # type: ignore[call-overload]
 
-    def run(self, corpus_url: str, works: list[Work]) -> Iterator[Outcome]:
+    def run(self, corpus_url: str, works: list[Work]) -> Generator[Outcome, None, None]:
         self.start()
         waiting = iter(works)
         flying: dict[Any, Work] = {}
@@ -107,13 +107,17 @@ class RayExecutor(Executor):
                 if len(flying) >= limit:
                     return
 
-        launch()
-        while flying:
-            done, _ = self.ray.wait(list(flying), num_returns=1)
-            for reference in done:
-                work = flying.pop(reference)
-                yield self._outcome(reference, work)
+        try:
             launch()
+            while flying:
+                done, _ = self.ray.wait(list(flying), num_returns=1)
+                for reference in done:
+                    work = flying.pop(reference)
+                    yield self._outcome(reference, work)
+                launch()
+        finally:
+            for reference in flying:
+                self.ray.cancel(reference, force=True)
 
     def _outcome(self, reference: Any, work: Work) -> Outcome:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 from collections import Counter
@@ -16,16 +17,21 @@ from manifests.manifest import (
     InputFile,
     LogFile,
     Manifest,
+    ManifestError,
     Shard,
     SplitRecord,
     StageCount,
     TokenizerRecord,
+    digest,
 )
-from manifests.storage import Folder
-from pipeline.plan import Done, Plan
+from manifests.storage import Folder, sync_directory
+from manifests.verify import listed_files
 from pipeline.receipts import FileEntry, Receipt, receipt_name
+from pipeline.steps import Done, Plan
 from stages.stage import Stage
 
+RECEIPT_LIST = "receipts/list.jsonl"
+"""The receipts of the parts that this corpus is made of, among others that earlier runs left."""
 SOFTWARE = (
     "corpusmill",
     "ray",
@@ -34,7 +40,7 @@ SOFTWARE = (
     "numba",
     "trafilatura",
     "ftfy",
-    "fasttext-numpy2",
+    "fasttext-modern",
     "datasketch",
     "tokenizers",
     "tiktoken",
@@ -62,22 +68,48 @@ def finish(corpus: Folder, plan: Plan, done: Done, run: dict[str, Any]) -> Manif
         shards=shards,
         logs=logs,
     )
+    before = _listed_before(corpus)
     corpus.delete(MANIFEST)
     wanted = {name for name, _ in places}
     for name in (*corpus.names("tokens"), *corpus.names("logs")):
         if name not in wanted:
             corpus.delete(name)
     for name, entry in places:
-        place(corpus, entry.path, name)
+        if before.get(name) != entry.sha256 or corpus.local:
+            place(corpus, entry.path, name)
+    if corpus.local:
+        for directory in {os.path.dirname(corpus.path(name)) for name in wanted}:
+            sync_directory(directory)
     corpus.write("recipe.yaml", plan.recipe.text)
     receipts = [
         {"path": receipt_name(one.step, one.fingerprint), "part": one.part, **one.run}
         for step in plan.steps
         for one in done[step.name]
     ]
-    manifest = Manifest.seal(content, {**run, "software": software(), "python": platform.python_version(), "receipts": receipts})
+    listing = corpus.write(RECEIPT_LIST, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in receipts).encode())
+    about_receipts = {"path": RECEIPT_LIST, "number": len(receipts), "sha256": listing.sha256}
+    about_software = {"software": software(), "python": platform.python_version()}
+    manifest = Manifest.seal(content, {**run, **about_software, "plan": plan_digest(plan, done), "receipts": about_receipts})
     manifest.save(corpus)
     return manifest
+
+
+def plan_digest(plan: Plan, done: Done) -> str:
+    """One digest of all parts of all steps, by which a later run knows that it has nothing to do."""
+    return digest([[step.name, [one.fingerprint for one in done[step.name]]] for step in plan.steps])
+
+
+def _listed_before(corpus: Folder) -> dict[str, str]:
+    """Path → SHA-256 of the files that the corpus has had until now, where they are still as long as they were."""
+    try:
+        manifest = Manifest.load(corpus)
+    except ManifestError:
+        return {}
+    return {
+        path: sha256
+        for path, sha256, size in listed_files(manifest.content)
+        if size is not None and corpus.exists(path) and corpus.size(path) == size
+    }
 
 
 def place(corpus: Folder, source: str, target: str) -> None:
@@ -168,9 +200,8 @@ def _component(plan: Plan, done: Done, name: str, shards: list[Shard]) -> Compon
 
 
 def _inputs(receipts: list[Receipt]) -> list[InputFile]:
-    """Every input file once, though several parts may have read row groups of it."""
-    found = {one.path: one for receipt in receipts for one in receipt.inputs}
-    return [found[path] for path in sorted(found)]
+    """Every input file once."""
+    return sorted((one for receipt in receipts for one in receipt.inputs), key=lambda one: one.path)
 
 
 def _counts(plan: Plan, done: Done) -> list[StageCount]:

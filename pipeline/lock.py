@@ -29,15 +29,34 @@ class Locked(Exception):
     """Another run holds this corpus."""
 
 
+class Held:
+    """A corpus that this run holds. `check` before anything that a second run must not see half done."""
+
+    def __init__(self, corpus: Folder) -> None:
+        self.corpus = corpus
+        self.lost = threading.Event()
+        self.renewed = time.monotonic()
+
+    def check(self) -> None:
+        """Locked when the lock was taken over, or could not be renewed for so long that it may be at any moment."""
+        if self.corpus.local:
+            return
+        if self.lost.is_set():
+            now = _message(self.corpus, self.corpus.read(LOCK))
+            raise Locked(f"{now}; this one did not renew its lock for so long that it was taken over")
+        if time.monotonic() - self.renewed > STALE_SECONDS / 2:
+            raise Locked(f"{self.corpus.url}: the lock could not be renewed for so long that another run may take it over")
+
+
 @contextlib.contextmanager
-def exclusive(corpus: Folder) -> Iterator[None]:
+def exclusive(corpus: Folder) -> Iterator[Held]:
     """Holds the corpus; Locked says who does when somebody else does."""
-    with _local(corpus) if corpus.local else _remote(corpus):
-        yield
+    with _local(corpus) if corpus.local else _remote(corpus) as held:
+        yield held
 
 
 @contextlib.contextmanager
-def _local(corpus: Folder) -> Iterator[None]:
+def _local(corpus: Folder) -> Iterator[Held]:
     os.makedirs(corpus.root, exist_ok=True)
     descriptor = os.open(corpus.path(LOCK), os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -47,38 +66,38 @@ def _local(corpus: Folder) -> Iterator[None]:
             raise Locked(_message(corpus, os.pread(descriptor, 4096, 0))) from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, _owner(""), 0)
-        yield
+        yield Held(corpus)
         os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
 
 
 @contextlib.contextmanager
-def _remote(corpus: Folder) -> Iterator[None]:
+def _remote(corpus: Folder) -> Iterator[Held]:
     token = uuid.uuid4().hex
     mine = _take(corpus, token)
-    stop, lost = threading.Event(), threading.Event()
+    held, stop = Held(corpus), threading.Event()
 
     def renew(mine: FileStamp) -> None:
         while not stop.wait(RENEW_SECONDS):
             with contextlib.suppress(OSError):
                 renewed = corpus.overwrite(mine, _owner(token))
                 if not renewed and _parsed(corpus.read(LOCK)).get("token") != token:
-                    lost.set()
+                    held.lost.set()
                     return
                 mine = corpus.stamp(LOCK)
+                held.renewed = time.monotonic()
 
     thread = threading.Thread(target=renew, args=(mine,), name=f"lock of {corpus.url}", daemon=True)
     thread.start()
     try:
-        yield
+        yield held
+        held.check()
     finally:
         stop.set()
         thread.join()
-        if lost.is_set():
-            now = _message(corpus, corpus.read(LOCK))
-            raise Locked(f"{now}; this one did not renew its lock for so long that it was taken over")
-        corpus.delete(LOCK)
+        if not held.lost.is_set():
+            corpus.delete(LOCK)
 
 
 def _take(corpus: Folder, token: str) -> FileStamp:

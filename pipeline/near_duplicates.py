@@ -21,6 +21,7 @@ import pyarrow as pa
 from manifests.identity import printed_ids
 from pipeline import documents, shuffle
 from pipeline.duplicates import by_part, decision_table, send_back
+from pipeline.provenance import check_libraries
 from pipeline.receipts import State
 from pipeline.work import Task
 from stages.clusters import connected_components, keep_ranks, resolve
@@ -30,7 +31,7 @@ from stages.shingles import ShingleOptions, ShingleSets, shingle_sets
 SETS = pa.schema(
     [
         pa.field("row", pa.int64(), nullable=False),
-        pa.field("id", pa.string(), nullable=False),
+        pa.field("id", pa.large_string(), nullable=False),
         pa.field("length", pa.int64(), nullable=False),
         pa.field("hashes", pa.large_list(pa.uint64()), nullable=False),
     ]
@@ -49,12 +50,10 @@ EDGES = pa.schema(
     [
         *PAIRS,
         pa.field("jaccard", pa.float64(), nullable=False),
-        pa.field("left_id", pa.string(), nullable=False),
-        pa.field("right_id", pa.string(), nullable=False),
-        pa.field("left_length", pa.int64(), nullable=False),
-        pa.field("right_length", pa.int64(), nullable=False),
     ]
 )
+NODES = pa.schema([SENT.field(name) for name in ("ordinal", "id", "length")])
+"""Who stands in an edge: each document once a partition, so that ids, which are long, are not repeated for every edge."""
 COMPARED = pa.schema([pa.field("row", pa.int64(), nullable=False), pa.field("jaccard", pa.float64(), nullable=False)])
 GROUPED = pa.schema([pa.field("row", pa.int64(), nullable=False), pa.field("cluster", pa.string(), nullable=False)])
 
@@ -63,6 +62,7 @@ def sign(task: Task) -> None:
     """inputs: `state`; arguments: `words`, `characters`, `hash`, `bands`, `rows`, `seed`, `partitions`."""
     state = State.model_validate(task.inputs["state"])
     arguments = task.arguments
+    check_libraries(arguments["libraries"])
     options = ShingleOptions(words=arguments["words"], characters=arguments["characters"], hash=arguments["hash"])
     bands, partitions, count = arguments["bands"], arguments["partitions"], 0
     with (
@@ -75,7 +75,7 @@ def sign(task: Task) -> None:
             sets = shingle_sets(batch["text"], batch["language"], options)
             lengths = documents.text_bytes(batch["text"])
             hashes = pa.LargeListArray.from_arrays(pa.array(sets.offsets), pa.array(sets.hashes))
-            sink.write_batch(pa.record_batch([pa.array(rows), printed_ids(batch), pa.array(lengths), hashes], schema=SETS))
+            sink.write_batch(pa.record_batch([pa.array(rows), _ids(batch), pa.array(lengths), hashes], schema=SETS))
             minima = signatures(sets, bands * arguments["rows"], arguments["seed"])
             keys = band_keys(minima, bands, arguments["rows"]).reshape(-1)
             columns_of_bands = (keys, np.repeat(rows, bands), np.repeat(lengths, bands))
@@ -178,21 +178,15 @@ def verify(task: Task) -> None:
         task.receipt.add("compared", written, compared.num_rows)
         return
     good = similarity >= task.arguments["threshold"]
-    pairs, left, right = pairs[good], pa.array(left[good]), pa.array(right[good])
-    edges = pa.table(
-        [
-            pa.array(pairs[:, 0]),
-            pa.array(pairs[:, 1]),
-            pa.array(similarity[good]),
-            *(sent[name].combine_chunks().take(side) for name in ("id", "length") for side in (left, right)),
-        ],
-        schema=EDGES,
-    )
+    edges = pa.table([pa.array(pairs[good, 0]), pa.array(pairs[good, 1]), pa.array(similarity[good])], schema=EDGES)
+    members = np.unique(np.concatenate([left[good], right[good]]))
+    nodes = sent.select(NODES.names).take(pa.array(members))
+    task.receipt.add("nodes", documents.write_table(task.corpus, task.file("nodes.arrow"), nodes), nodes.num_rows)
     task.receipt.add("edges", documents.write_table(task.corpus, task.file("edges.arrow"), edges), edges.num_rows)
 
 
 def cluster(task: Task) -> None:
-    """inputs: `edges` (files), `bases`, `components`; arguments: `chain`, `keep`, `priorities`, `pair_partitions`."""
+    """inputs: `edges` and `nodes` (files), `bases`, `components`; arguments: `chain`, `keep`, `priorities`, `pair_partitions`."""
     pairs, edges, number, ids, lengths = _edges(task)
     bases = task.inputs["bases"]
     part, row = by_part(bases, number)
@@ -207,11 +201,11 @@ def cluster(task: Task) -> None:
 
 
 def group(task: Task) -> None:
-    """inputs: `edges` (files), `bases`: sends each document that stands in an edge the id that names its group."""
+    """inputs: `edges` and `nodes` (files), `bases`: sends each document that stands in an edge the id that names its group."""
     pairs, _, number, ids, _ = _edges(task)
     member, root = connected_components(pairs)
     part, row = by_part(task.inputs["bases"], number[member])
-    table = pa.table([pa.array(row), ids.take(pa.array(root))], schema=GROUPED)
+    table = pa.table([pa.array(row), ids.take(pa.array(root)).cast(pa.string())], schema=GROUPED)
     written = shuffle.write_partitions(task.corpus, task.file("groups.shuffle"), table, part, len(task.inputs["bases"]))
     task.receipt.add("groups", written, table.num_rows)
 
@@ -219,14 +213,15 @@ def group(task: Task) -> None:
 def _edges(task: Task) -> tuple[np.ndarray, pa.Table, np.ndarray, pa.Array, np.ndarray]:
     """(pairs in local numbers, edges, global number, id and length of every local one); local order is id order."""
     edges = pa.concat_tables([EDGES.empty_table(), *(documents.read_table(task.corpus, name) for name in task.inputs["edges"])])
-    sides = {
-        name: np.concatenate([edges[f"left{suffix}"].to_numpy(), edges[f"right{suffix}"].to_numpy()])
-        for name, suffix in (("ordinal", ""), ("length", "_length"))
-    }
-    number, first, local = np.unique(sides["ordinal"], return_index=True, return_inverse=True)
-    ids = pa.concat_arrays([edges["left_id"].combine_chunks(), edges["right_id"].combine_chunks()]).take(pa.array(first))
-    pairs = local.reshape(2, -1).T.astype(np.int64)
-    return pairs, edges, number, ids, sides["length"][first]
+    nodes = pa.concat_tables([NODES.empty_table(), *(documents.read_table(task.corpus, name) for name in task.inputs["nodes"])])
+    number, first = np.unique(nodes["ordinal"].to_numpy(), return_index=True)
+    nodes = nodes.take(pa.array(first))
+    pairs = np.column_stack([np.searchsorted(number, edges[side].to_numpy()) for side in ("left", "right")]).astype(np.int64)
+    return pairs, edges, number, nodes["id"].combine_chunks(), nodes["length"].to_numpy()
+
+
+def _ids(batch: pa.RecordBatch) -> pa.Array:
+    return printed_ids(batch).cast(pa.large_string())
 
 
 def _sets(sent: pa.Table) -> ShingleSets:

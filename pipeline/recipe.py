@@ -21,23 +21,11 @@ from manifests.identity import COMPONENT_NAME
 from manifests.manifest import digest
 from manifests.storage import is_remote
 from stages import registry
-from stages.exact_dedup import ExactDedupOptions
-from stages.minhash import MinHashOptions
 from stages.readers import find_reader
 from stages.readers.reader import Reader
-from stages.shards import ShardOptions
-from stages.split import SplitOptions
+from stages.registry import CORPUS_WIDE
 from stages.stage import DataFile, Filter, Options, Stage
-from stages.tokenizer import TokenizerOptions
 
-CORPUS_WIDE: dict[str, type[Options]] = {
-    "exact_dedup": ExactDedupOptions,
-    "minhash": MinHashOptions,
-    "split": SplitOptions,
-    "tokenizer": TokenizerOptions,
-    "shards": ShardOptions,
-}
-"""Stages that need every document of the corpus at once. Row-local stages may stand among them."""
 MOST_NODES = 100_000
 """Values in a recipe; aliases of aliases can stand for billions."""
 ONCE_IN_ORDER = ("split", "tokenizer", "shards")
@@ -222,6 +210,8 @@ class _Loader:
 
     def _component(self, name: str, raw: Any) -> Component:
         at = ("components", name)
+        if name == "corpus":
+            raise self.error(at, "the name `corpus` is taken by the steps that see the whole corpus")
         if not COMPONENT_NAME.fullmatch(name):
             raise self.error(at, "a component's name is lower-case letters, digits, '-' and '_', at most 64")
         if not isinstance(raw, dict):
@@ -240,6 +230,7 @@ class _Loader:
         before = names[: names.index("extraction")] if "extraction" in names else []
         if late := [early for early in before if early != "url_filter"]:
             raise self.error((*at, "stages"), f"{late[0]!r} needs text, and stands before extraction")
+        self._check_chain(stages, (*at, "stages"))
         source = self.resolve(written.source)
         if not is_remote(source) and not os.path.exists(source):
             raise self.error((*at, "source"), f"{source} does not exist{self._nearest_path(source)}")
@@ -258,6 +249,27 @@ class _Loader:
             stages=stages,
         )
 
+    def _check_chain(self, stages: tuple[StageSpec, ...], at: tuple[str | int, ...]) -> None:
+        """Counts and signals of a component go by the names of its stages, so each stands once; one filter of a block edits."""
+        seen: dict[str, int] = {}
+        signals: dict[str, str] = {}
+        editor: str | None = None
+        for index, spec in enumerate(stages):
+            if spec.name in seen:
+                raise self.error((*at, index), f"{spec.name} stands here twice (before: stages[{seen[spec.name]}])")
+            seen[spec.name] = index
+            implementation = spec.implementation
+            if implementation is None or not issubclass(implementation, Filter):
+                signals, editor = {}, None
+                continue
+            for signal in implementation.signals:
+                if signal in signals:
+                    raise self.error((*at, index), f"{spec.name} and {signals[signal]} both measure {signal} in one filter block")
+                signals[signal] = spec.name
+            if implementation.edits_text and editor is not None:
+                raise self.error((*at, index), f"{spec.name} and {editor} both edit the text in one filter block")
+            editor = spec.name if implementation.edits_text else editor
+
     def _stages(self, raw: list[Any], at: tuple[str | int, ...], corpus_wide: bool) -> tuple[StageSpec, ...]:
         return tuple(self._stage(value, (*at, index), corpus_wide) for index, value in enumerate(raw))
 
@@ -275,7 +287,7 @@ class _Loader:
         if name in CORPUS_WIDE:
             if not corpus_wide:
                 raise self.error(at, f"{name} looks at the whole corpus: it stands under the recipe's own `stages`")
-            options_type = CORPUS_WIDE[name]
+            options_type = registry.corpus_wide_options(name)
         else:
             try:
                 options_type = registry.find(name).options_type

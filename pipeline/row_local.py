@@ -22,6 +22,7 @@ from pipeline import documents
 from pipeline.decisions import Applied
 from pipeline.documents import CATALOGUE, STORED
 from pipeline.inputs import HashingStream, Slice, check_unchanged, input_record
+from pipeline.provenance import check_data, check_identity, check_libraries
 from pipeline.receipts import State
 from pipeline.shuffle import IPC
 from pipeline.work import Task
@@ -31,9 +32,14 @@ from stages.stage import Filter, Stage
 
 
 def build(spec: dict[str, Any]) -> Any:
-    """A stage or filter from {"name", "options"}; options were validated when the recipe was read."""
+    """A stage or filter from what the plan says of it (`pipeline.steps.spec_of`); ProvenanceError when this worker has other
+    data, models or libraries than the plan saw."""
+    check_libraries(spec["libraries"])
+    check_data(spec["paths"], spec["data"])
     implementation = registry.find(spec["name"])
-    return implementation(implementation.options_type.model_validate(spec["options"]))
+    built = implementation(implementation.options_type.model_validate(spec["options"]))
+    check_identity(spec["name"], spec["data"], built.identity())
+    return built
 
 
 def read_and_decide(task: Task) -> None:
@@ -148,6 +154,7 @@ def _batches(task: Task) -> Iterator[pa.RecordBatch]:
             yield batch
         return
     component = task.inputs["component"]
+    check_libraries(task.inputs["reader_libraries"])
     reader_type = find_reader(task.inputs["format"])
     reader = reader_type(reader_type.options_type.model_validate(task.inputs["reader"]))
     folder = Folder(task.inputs["source"])
@@ -159,7 +166,8 @@ def _batches(task: Task) -> Iterator[pa.RecordBatch]:
             stream = HashingStream(file)
             groups = range(*planned.row_groups) if planned.row_groups else None
             yield from reader.read(cast(BinaryIO, stream), component, planned.path, skipped, groups)
-            task.receipt.inputs.append(input_record(planned, *stream.finish()))
+            if planned.row_groups is None or planned.row_groups[0] == 0:  # of a file in several parts the first one tells
+                task.receipt.inputs.append(input_record(planned, *stream.finish()))
         check_unchanged(folder, planned)
     task.receipt.skipped = dict(sorted(skipped.items()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -10,17 +11,21 @@ from dataclasses import dataclass, field
 
 from manifests.manifest import MANIFEST, Manifest, ManifestError
 from manifests.storage import Folder
+from manifests.verify import listed_files
 from pipeline import lock, receipts
 from pipeline.execution import Executor
-from pipeline.finish import finish
+from pipeline.finish import finish, plan_digest
 from pipeline.inputs import PART_BYTES
-from pipeline.plan import Done, Plan, Step, make_plan
+from pipeline.plan import make_plan
 from pipeline.progress import Progress
 from pipeline.receipts import Receipt
 from pipeline.recipe import Recipe
+from pipeline.steps import Done, Plan, Step
 from pipeline.work import STEPS, Work
 
 SHOWN_FAILURES = 5
+MOST_FAILURES = 20
+"""A step that has so many failed parts is broken: no more of it is started."""
 
 
 class RunFailed(Exception):
@@ -46,7 +51,7 @@ class Result:
 def run(recipe: Recipe, corpus: Folder, executor: Executor, progress: Progress, part_bytes: int = PART_BYTES) -> Result:
     """Builds the corpus and returns its manifest. RunFailed when a part cannot be done; starting again goes on from there."""
     started = time.time()
-    with lock.exclusive(corpus):
+    with lock.exclusive(corpus) as held:
         plan = make_plan(recipe, part_bytes)
         known = _known(plan, corpus)
         if len(known) == len(plan.steps) and (manifest := _finished_before(corpus, recipe, plan, known)) is not None:
@@ -55,7 +60,9 @@ def run(recipe: Recipe, corpus: Folder, executor: Executor, progress: Progress, 
         done: Done = {}
         ran: dict[str, int] = {}
         for step in plan.steps:
+            held.check()
             done[step.name], ran[step.name] = _run_step(step, done, corpus, executor, progress, recipe, there)
+        held.check()
         progress.line("writing the manifest")
         manifest = finish(
             corpus,
@@ -118,25 +125,31 @@ def _run_step(
     todo = [work for work, one in zip(works, prints, strict=True) if one not in found]
     if todo:
         failures: list[tuple[Work, str]] = []
-        with progress.step(step.name, step.about, len(works), len(works) - len(todo)) as bar:
-            for outcome in executor.run(corpus.url, todo):
-                if outcome.receipt is None:
-                    failures.append((outcome.work, outcome.error or "unknown"))
-                    progress.failure(step.name, outcome.work.part, outcome.error or "", outcome.trace)
-                else:
+        with (
+            progress.step(step.name, step.about, len(works), len(works) - len(todo)) as bar,
+            contextlib.closing(executor.run(corpus.url, todo)) as outcomes,
+        ):
+            for outcome in outcomes:
+                if outcome.receipt is not None:
                     found[outcome.receipt.fingerprint] = outcome.receipt
                     bar.advance(outcome.receipt)
+                    continue
+                failures.append((outcome.work, outcome.error or "unknown"))
+                progress.failure(step.name, outcome.work.part, outcome.error or "", outcome.trace)
+                if len(failures) >= MOST_FAILURES:
+                    break
         if failures:
             raise RunFailed(_failure_text(step, failures, len(works)))
     ordered = [found[one] for one in prints]
-    _check_errors(step, ordered, recipe)
+    _check_errors(step, ordered, recipe, corpus)
     if step.check is not None:
         step.check(ordered)
     return ordered, len(todo)
 
 
-def _check_errors(step: Step, ordered: list[Receipt], recipe: Recipe) -> None:
-    """A bug in a stage must not empty a corpus successfully: too many crashes, time-outs and exceptions fail the run."""
+def _check_errors(step: Step, ordered: list[Receipt], recipe: Recipe, corpus: Folder) -> None:
+    """A bug in a stage must not empty a corpus successfully: too many crashes, time-outs and exceptions fail the run. The parts
+    with them are forgotten, so that they run again when the cause is mended."""
     broken: Counter[str] = Counter(error["stage"] for receipt in ordered for error in receipt.errors)
     documents: Counter[str] = Counter()
     for receipt in ordered:
@@ -144,6 +157,9 @@ def _check_errors(step: Step, ordered: list[Receipt], recipe: Recipe) -> None:
             documents[count.stage] += count.documents_in
     for stage, number in broken.items():
         if number > recipe.max_errors and number > recipe.max_error_share * documents[stage]:
+            for receipt in ordered:
+                if any(error["stage"] == stage for error in receipt.errors):
+                    corpus.delete(receipts.receipt_name(step.name, receipt.fingerprint))
             example = next(error for receipt in ordered for error in receipt.errors if error["stage"] == stage)
             raise RunFailed(
                 f"{step.name}: stage {stage} broke on {number} of {documents[stage]} documents, more than max_error_share "
@@ -159,9 +175,18 @@ def _finished_before(corpus: Folder, recipe: Recipe, plan: Plan, done: Done) -> 
         manifest = Manifest.load(corpus)
     except ManifestError:
         return None
-    listed = [one["path"] for one in manifest.run.get("receipts", [])]
-    wanted = [receipts.receipt_name(one.step, one.fingerprint) for step in plan.steps for one in done[step.name]]
-    return manifest if listed == wanted and manifest.content.recipe_sha256 == recipe.digest else None
+    wanted = plan_digest(plan, done)
+    if manifest.run.get("plan") != wanted or manifest.content.recipe_sha256 != recipe.digest:
+        return None
+    there = {}
+    for name in ("tokens", "logs"):
+        if corpus.exists(name):
+            there.update({f"{name}/{stamp.path}": stamp.size for stamp in corpus.folder(name).stamps()})
+    for path, _, size in listed_files(manifest.content):
+        found = there.get(path) if "/" in path else corpus.size(path) if corpus.exists(path) else None
+        if found is None or (size is not None and found != size):
+            return None
+    return manifest
 
 
 def _failure_text(step: Step, failures: list[tuple[Work, str]], parts: int) -> str:

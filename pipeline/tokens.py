@@ -12,6 +12,7 @@ from manifests.identity import printed_ids
 from manifests.manifest import SPLITS
 from manifests.storage import Folder
 from pipeline import documents, shuffle
+from pipeline.provenance import check_data, check_libraries
 from pipeline.receipts import State
 from pipeline.splitting import PartSplits
 from pipeline.work import Task
@@ -68,6 +69,8 @@ def cut(text: str, cap: int) -> str:
 def make_tokenizer(task: Task) -> None:
     """Trains on the merged sample, or takes the given file. inputs: `samples` (files), `file` or None; arguments: `options`."""
     options = TokenizerOptions.model_validate(task.inputs["options"])
+    check_libraries(task.arguments["libraries"])
+    check_data(task.inputs["paths"], task.arguments["data"])
     record: dict[str, Any] = {}
     if options.file is not None:
         text = read_input(options.file).decode()
@@ -93,9 +96,10 @@ def make_tokenizer(task: Task) -> None:
 
 
 def encode(task: Task) -> None:
-    """Per part: tokens, shuffled by shard. inputs: `state`, `split`, `tokenizer`, `base` (the part's first record number in its
-    component); arguments: `seed`, `shards` (split → number of shards)."""
+    """Per part: tokens, shuffled by shard. inputs: `state`, `split`, `tokenizer`, `bos`; arguments: `seed`, `base` (the
+    part's first record number in its component), `shards` (split → number of shards), `libraries`."""
     state = State.model_validate(task.inputs["state"])
+    check_libraries(task.arguments["libraries"])
     encoder = Encoder(task.corpus.read(task.inputs["tokenizer"]).decode(), task.inputs["bos"])
     schema = encoded_schema(np.dtype(encoder.dtype))
     first_shard = shard_starts(task.arguments["shards"])
@@ -110,7 +114,7 @@ def encode(task: Task) -> None:
             offsets, tokens = encoder.encode(batch["text"])
             values = pa.array(tokens, schema.field("tokens").type.value_type)
             lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values)
-            ordinal = pa.array(task.inputs["base"] + batch["row"].to_numpy())
+            ordinal = pa.array(task.arguments["base"] + batch["row"].to_numpy())
             size = pa.array(documents.text_bytes(batch["text"]))
             shards = np.array([task.arguments["shards"][split] for split in splits], dtype=np.int64)
             shard = np.zeros(len(rows), dtype=np.int64)
@@ -127,6 +131,7 @@ def pack(task: Task) -> None:
     """Per shard: the flat file and its index. inputs: `tokens` (files), `chunks` (number of log files of the component);
     arguments: `component`, `split`, `number`, `partition`, `vocabulary`, `dtype`, `log_rows`."""
     arguments = task.arguments
+    check_libraries(arguments["libraries"])
     dtype = np.dtype(arguments["dtype"]).newbyteorder("<")
     found = [rows for _, rows in shuffle.gather(task.corpus, task.inputs["tokens"], arguments["partition"])]
     table = pa.concat_tables([encoded_schema(dtype).empty_table(), *found])

@@ -9,6 +9,7 @@ import os
 import socket
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from manifests.manifest import canonical
@@ -18,8 +19,6 @@ from pipeline.receipts import Receipt
 
 STEPS = "steps"
 FINGERPRINT_CHARACTERS = 32
-VERSION = 1
-"""Bump whenever a step's function changes what it writes for the same arguments."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +33,15 @@ class Work:
     part: str
     function: str
     """`module:function`, called as function(Task) -> None."""
+    version: int
+    """Of the function."""
     arguments: dict[str, Any]
     upstream: tuple[str, ...] = ()
     inputs: dict[str, Any] = field(default_factory=dict, compare=False)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        material = [VERSION, self.step, self.function, self.arguments, sorted(self.upstream)]
+        material = [self.step, self.function, self.version, self.arguments, sorted(self.upstream)]
         return hashlib.sha256(canonical(material)).hexdigest()[:FINGERPRINT_CHARACTERS]
 
 

@@ -73,18 +73,7 @@ class C4(Filter[C4Options]):
         "c4.blocklist_words": pa.int64(),
     }
     edits_text: ClassVar[bool] = True
-    measuring_options: ClassVar[frozenset[str]] = frozenset(
-        {
-            "max_word_characters",
-            "citations",
-            "terminal_punctuation",
-            "min_words",
-            "min_characters_unspaced",
-            "javascript",
-            "policy",
-            "blocklist",
-        }
-    )
+    threshold_options: ClassVar[frozenset[str]] = frozenset({"lorem_ipsum", "curly_brace", "min_sentences", "max_characters"})
 
     def __init__(self, options: C4Options) -> None:
         super().__init__(options)

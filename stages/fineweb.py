@@ -66,7 +66,10 @@ class FineWeb(Filter[FineWebOptions]):
         "fineweb.short_lines_unspaced": RATIO,
         "fineweb.newlines_per_character_unspaced": RATIO,
     }
-    measuring_options: ClassVar[frozenset[str]] = frozenset({"short_line_characters", "short_line_characters_unspaced"})
+    threshold_options: ClassVar[frozenset[str]] = frozenset(FineWebOptions.model_fields) - {
+        "short_line_characters",
+        "short_line_characters_unspaced",
+    }
 
     def identity(self) -> dict[str, str]:
         return languages.identity()

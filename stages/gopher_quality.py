@@ -63,7 +63,7 @@ class GopherQuality(Filter[GopherQualityOptions]):
         "gopher.symbols_unspaced": RATIO,
         "gopher.stop_characters_unspaced": pa.int64(),
     }
-    measuring_options: ClassVar[frozenset[str]] = frozenset({"default_language"})
+    threshold_options: ClassVar[frozenset[str]] = frozenset(GopherQualityOptions.model_fields) - {"default_language"}
 
     def identity(self) -> dict[str, str]:
         return languages.identity()

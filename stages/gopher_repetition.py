@@ -73,6 +73,8 @@ class GopherRepetition(Filter[GopherRepetitionOptions]):
         f"gopher_repetition.{option.removeprefix('max_')}": RATIO for option in GopherRepetitionOptions.model_fields
     }
 
+    threshold_options: ClassVar[frozenset[str]] = frozenset(GopherRepetitionOptions.model_fields)
+
     def identity(self) -> dict[str, str]:
         return languages.identity()
 

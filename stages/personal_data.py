@@ -173,7 +173,7 @@ _IPV6 = re.compile(
 _MAYBE_IPV4 = re.compile(r"\d\.\d{1,3}\.\d{1,3}\.\d")
 _MAYBE_IPV6 = re.compile(r"[23][0-9A-Fa-f]{3}:[0-9A-Fa-f:]{2}")
 _NUMBERED = re.compile(
-    r"(?:versions?|vers?|v|releases?|builds?|firmware|drivers?|kernel|revisions?|rev|updated?|upgraded?|patch|sections?|chapters?|"
+    r"(?<![^\W\d_])(?:versions?|vers?|v|releases?|builds?|firmware|drivers?|kernel|revisions?|rev|updated?|upgraded?|patch|sections?|chapters?|"
     r"clauses?|articles?|paragraphs?|tables?|figures?|fig|appendix|§|chrome|firefox|safari|opera|android|windows|版本|版)"
     r"\b[\s:.#\x22“'=]{0,3}(?:(?:to|from|is|of|no|number|and|or|bis|auf)\s{1,2}){0,2}$",
     re.I,

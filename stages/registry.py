@@ -7,7 +7,7 @@ import importlib
 from importlib import metadata
 from typing import Any
 
-from stages.stage import Filter, Stage
+from stages.stage import Filter, Options, Stage
 
 ROW_LOCAL = {
     "url_filter": "stages.url_filter:UrlFilter",
@@ -21,6 +21,14 @@ ROW_LOCAL = {
     "personal_data": "stages.personal_data:PersonalData",
     "decontamination": "stages.decontamination:Decontamination",
 }
+CORPUS_WIDE = {
+    "exact_dedup": "stages.exact_dedup:ExactDedupOptions",
+    "minhash": "stages.minhash:MinHashOptions",
+    "split": "stages.split:SplitOptions",
+    "tokenizer": "stages.tokenizer:TokenizerOptions",
+    "shards": "stages.shards:ShardOptions",
+}
+"""Stages that need every document at once, by their options; pipeline.plan adds their steps."""
 ENTRY_POINTS = "corpusmill.stages"
 
 
@@ -43,3 +51,10 @@ def find(name: str) -> type[Stage[Any]] | type[Filter[Any]]:
         return loaded
     near = difflib.get_close_matches(name, names(), 1)
     raise UnknownStage(f"unknown stage {name!r}" + (f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(names())}"))
+
+
+def corpus_wide_options(name: str) -> type[Options]:
+    """The options of a corpus-wide stage."""
+    module, _, attribute = CORPUS_WIDE[name].partition(":")
+    found: type[Options] = getattr(importlib.import_module(module), attribute)
+    return found

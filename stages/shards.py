@@ -29,7 +29,6 @@ check_shard = check_tokens
 
 class ShardOptions(Options):
     target_tokens: int = Field(100_000_000, ge=1, description="tokens a shard is to have, on average at most")
-    seed: int = Field(0, ge=0, description="key of the order of documents")
 
 
 def order_keys(seed: int, ids: pa.Array | Sequence[str]) -> np.ndarray:

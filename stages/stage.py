@@ -135,8 +135,9 @@ class Filter(ABC, Generic[OptionsType]):
     signals: ClassVar[dict[str, pa.DataType]]
     """Name and type of every signal: float64, int64, string, or manifests.rules.RATIO. Null where undefined."""
     edits_text: ClassVar[bool] = False
-    measuring_options: ClassVar[frozenset[str]] = frozenset()
-    """Options that `measure` reads. All others are thresholds: changing one re-decides from stored signals."""
+    threshold_options: ClassVar[frozenset[str]] = frozenset()
+    """Options that `rules` alone reads: changing one re-decides from stored signals. One that is not named here measures again,
+    which is always right."""
 
     def __init__(self, options: OptionsType) -> None:
         self.options = options

@@ -18,7 +18,8 @@ import pytest
 from tokenizers import Tokenizer
 from warcio.archiveiterator import ArchiveIterator
 
-from manifests.manifest import Manifest
+from manifests.manifest import Manifest, receipt_list
+from manifests.storage import Folder
 from tests.pipeline.crawl import BENCHMARK, SHORT_BENCHMARK, Crawl
 
 
@@ -66,7 +67,7 @@ def test_at_each_stage_what_came_in_was_kept_or_has_a_row(manifest: Manifest, lo
 
 def test_the_receipts_of_all_parts_add_up_to_the_manifest(finished: Path, manifest: Manifest) -> None:
     summed: Counter[tuple[str, str, str]] = Counter()
-    for path in (one["path"] for one in manifest.run["receipts"]):
+    for path in (one["path"] for one in receipt_list(Folder(finished), manifest) or []):
         receipt = json.loads((finished / path).read_text())
         for count in receipt["counts"]:
             assert count["documents_in"] == count["documents_kept"] + sum(count["removed"].values())

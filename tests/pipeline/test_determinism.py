@@ -45,9 +45,9 @@ def reference(finished: Path) -> dict[str, str]:
 def test_grouped_files_and_many_partitions_give_the_same_bytes(
     crawl: Crawl, reference: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline import plan
+    from pipeline import plan, steps
 
-    monkeypatch.setattr(plan, "PARTITION_BYTES", 5000)
+    monkeypatch.setattr(steps, "PARTITION_BYTES", 5000)
     assert plan.make_plan(crawl.load()).parts.component == (0, 1, 2)
     result = build(crawl.load(), tmp_path / "corpus")
     assert result.ran["corpus.1.exact_dedup.groups"] > 4
@@ -69,13 +69,13 @@ def test_files_that_came_in_another_order_and_row_groups_read_apart_give_the_sam
 def test_logs_that_are_cut_into_several_files_do_not_depend_on_parts(
     crawl: Crawl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline import plan
+    from pipeline import steps
 
     def only_books(recipe: dict[str, Any]) -> None:
         recipe["components"] = {"books": recipe["components"]["books"]}
         recipe["stages"] = ["exact_dedup", *recipe["stages"][3:]]
 
-    monkeypatch.setattr(plan, "LOG_ROWS", 10)
+    monkeypatch.setattr(steps, "LOG_ROWS", 10)
     recipe = crawl.load(only_books, "books.yaml")
     build(recipe, tmp_path / "grouped")
     build(recipe, tmp_path / "apart", ONE_FILE_A_PART)

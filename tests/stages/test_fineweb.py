@@ -115,7 +115,10 @@ def test_thai_has_no_terminal_punctuation_and_no_such_rule() -> None:
 
 def test_line_lengths_are_read_while_measuring_and_bounds_are_not() -> None:
     assert signals("twelve chars", short_line_characters=11)["short_lines"] == 0
-    assert FineWeb.measuring_options == {"short_line_characters", "short_line_characters_unspaced"}
+    assert set(FineWebOptions.model_fields) - FineWeb.threshold_options == {
+        "short_line_characters",
+        "short_line_characters_unspaced",
+    }
 
 
 def test_rules_decide_from_declared_signals_alone() -> None:

@@ -1,0 +1,167 @@
+"""Steps that find and remove duplicates: exact ones by key, near ones by MinHash-LSH (see pipeline.near_duplicates)."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from pipeline.provenance import UNICODE, versions
+from pipeline.recipe import StageSpec
+from pipeline.steps import Done, Layout, path_of, prints, state_of, work
+from pipeline.work import Work
+from stages import exact_dedup, minhash
+from stages.exact_dedup import ExactDedupOptions
+from stages.minhash import BandOptions, MinHashOptions
+
+
+def add_exact_dedup(layout: Layout, name: str, spec: StageSpec) -> None:
+    options = cast(ExactDedupOptions, spec.options)
+    layout.record(name, spec, exact_dedup.VERSION)
+    before = dict(layout.latest)
+    keys, groups = f"{name}.keys", f"{name}.groups"
+
+    def key_works(done: Done) -> list[Work]:
+        arguments = {"partitions": layout.partitions, "version": exact_dedup.VERSION, **UNICODE}
+        return layout.over_parts(done, before, keys, "exact_keys", arguments)
+
+    def group_works(done: Done) -> list[Work]:
+        receipts = done[keys]
+        shared = {**layout.numbering(done, before), "keys": [path_of(one, "keys") for one in receipts]}
+        arguments = {"scope": options.scope, "keep": options.keep, **layout.identity_of_parts()}
+        return layout.over_partitions(groups, "exact_groups", arguments, prints(receipts), shared)
+
+    layout.add(keys, "key of every text", list(before.values()), key_works)
+    layout.add(groups, "group equal keys, choose who stays", [keys], group_works)
+    _remove(layout, name, "exact_dedup", exact_dedup.RULE, None, before, groups, None)
+
+
+def add_minhash(layout: Layout, name: str, spec: StageSpec) -> None:
+    options = cast(MinHashOptions, spec.options)
+    layout.record(name, spec, minhash.VERSION)
+    before = dict(layout.latest)
+    verified = verified_edges(layout, name, options, options.scope, options.keep, before)
+    cluster = f"{name}.cluster"
+
+    def cluster_works(done: Done) -> list[Work]:
+        receipts = done[verified]
+        shared = {
+            **layout.numbering(done, before),
+            "edges": [path_of(one, "edges") for one in receipts],
+            "nodes": [path_of(one, "nodes") for one in receipts],
+        }
+        arguments = {
+            "chain": options.chain,
+            "keep": options.keep,
+            "pair_partitions": layout.partitions,
+            "version": minhash.VERSION,
+            **layout.identity_of_parts(),
+        }
+        return [work(cluster, "all", "cluster", arguments, prints(receipts), shared)]
+
+    layout.add(cluster, "unite verified pairs, choose who stays", [verified], cluster_works)
+    compared = None
+    if options.chain == "closure":
+        compared = _compare(layout, f"{name}.chain", f"{name}.sign", cluster, before, 0.0, compare=True)
+    _remove(layout, name, "minhash", minhash.RULE, options.threshold, before, cluster, compared)
+
+
+def verified_edges(layout: Layout, name: str, options: BandOptions, scope: str, keep: str, before: dict[str, str]) -> str:
+    """Steps sign, candidates, fetch and verify; the name of the last."""
+    sign, candidates = f"{name}.sign", f"{name}.candidates"
+    signing = {key: getattr(options, key) for key in ("words", "characters", "hash", "bands", "rows", "seed")}
+
+    def sign_works(done: Done) -> list[Work]:
+        arguments = {
+            **signing,
+            "partitions": layout.partitions,
+            "version": minhash.VERSION,
+            "libraries": versions(("datasketch",)),
+            **UNICODE,
+        }
+        return layout.over_parts(done, before, sign, "sign", arguments)
+
+    def candidate_works(done: Done) -> list[Work]:
+        receipts = done[sign]
+        shared = {**layout.numbering(done, before), "bands": [path_of(one, "bands") for one in receipts]}
+        arguments = {
+            "scope": scope,
+            "keep": keep,
+            "max_bucket": options.max_bucket,
+            "bucket_sample": options.bucket_sample,
+            "pair_partitions": layout.partitions,
+            "version": minhash.VERSION,
+            **layout.identity_of_parts(),
+        }
+        return layout.over_partitions(candidates, "candidates", arguments, prints(receipts), shared)
+
+    layout.add(sign, "shingle sets and signatures", list(before.values()), sign_works)
+    layout.add(candidates, "pairs that share a band", [sign], candidate_works)
+    return _compare(layout, name, sign, candidates, before, options.threshold, compare=False)
+
+
+def _compare(layout: Layout, name: str, sign: str, asking: str, before: dict[str, str], threshold: float, compare: bool) -> str:
+    """Steps fetch and verify for the pairs that `asking` proposes; the name of the last."""
+    fetch, verify = f"{name}.fetch", f"{name}.verify"
+
+    def fetch_works(done: Done) -> list[Work]:
+        asked = [path_of(one, "requests") for one in done[asking]]
+        bases = layout.numbering(done, before)["bases"]
+        arguments = {"pair_partitions": layout.partitions}
+        return [
+            work(
+                fetch,
+                f"{index:05d}",
+                "fetch",
+                {**arguments, "signed": receipt.fingerprint},
+                (receipt.fingerprint, *prints(done[asking])),
+                {"sets": path_of(receipt, "sets"), "requests": asked, "index": index, "base": bases[index]},
+            )
+            for index, receipt in enumerate(done[sign])
+        ]
+
+    def verify_works(done: Done) -> list[Work]:
+        shared = {
+            **layout.numbering(done, before),
+            "pairs": [path_of(one, "pairs") for one in done[asking]],
+            "sent": [path_of(one, "sent") for one in done[fetch]],
+        }
+        upstream = (*prints(done[asking]), *prints(done[fetch]))
+        arguments = {"threshold": threshold, "compare": compare}
+        return layout.over_partitions(verify, "verify", arguments, upstream, shared)
+
+    layout.add(fetch, "bring shingle sets to their pairs", [sign, asking], fetch_works)
+    layout.add(verify, "exact Jaccard of every pair", [asking, fetch], verify_works)
+    return verify
+
+
+def _remove(
+    layout: Layout,
+    name: str,
+    stage: str,
+    rule: str,
+    threshold: float | None,
+    before: dict[str, str],
+    deciding: str,
+    compared: str | None,
+) -> None:
+    step = f"{name}.remove"
+
+    def works(done: Done) -> list[Work]:
+        later = done[compared] if compared else []
+        decisions = [path_of(one, "decisions") for one in done[deciding]]
+        jaccards = [path_of(one, "compared") for one in later]
+        upstream = (*prints(done[deciding]), *prints(later))
+        arguments = {"stage": stage, "rule": rule, "threshold": threshold}
+        return [
+            work(
+                step,
+                f"{index:05d}",
+                "remove",
+                {**arguments, "of": receipt.fingerprint},
+                (receipt.fingerprint, *upstream),
+                {"state": state_of(receipt), "decisions": decisions, "compared": jaccards, "index": index},
+            )
+            for index, receipt in enumerate(layout.plan.everywhere(done, before))
+        ]
+
+    layout.add(step, "remove duplicates", [*before.values(), deciding, *([compared] if compared else [])], works)
+    layout.decides(step, *layout.recipe.components)

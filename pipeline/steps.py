@@ -1,0 +1,271 @@
+"""What a plan is made of: steps, the parts of the input, and the layout that steps are added to.
+
+A module `pipeline.*_steps` adds the steps of one kind of stage. A step lists its parts when the steps that it needs are done,
+since some follow from their counts; each part is a `Work` (see pipeline.work), run by the function that `FUNCTIONS` names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from manifests.manifest import StageRecord
+from pipeline.corpus_log import LOG_ROWS
+from pipeline.inputs import Slice
+from pipeline.provenance import data_digests, versions
+from pipeline.receipts import Receipt
+from pipeline.recipe import Recipe, StageSpec
+from pipeline.work import Work
+from stages.stage import Filter, Stage
+
+PARTITION_BYTES = 128 << 20
+"""Input bytes for each partition of a shuffle."""
+MOST_PARTITIONS = 512
+
+FUNCTIONS: dict[str, tuple[str, int]] = {
+    "read": ("pipeline.row_local:read_and_decide", 1),
+    "rules": ("pipeline.row_local:apply_rules", 1),
+    "exact_keys": ("pipeline.duplicates:exact_keys", 1),
+    "exact_groups": ("pipeline.duplicates:exact_groups", 1),
+    "remove": ("pipeline.duplicates:remove", 1),
+    "sign": ("pipeline.near_duplicates:sign", 1),
+    "candidates": ("pipeline.near_duplicates:candidates", 1),
+    "fetch": ("pipeline.near_duplicates:fetch", 1),
+    "verify": ("pipeline.near_duplicates:verify", 1),
+    "cluster": ("pipeline.near_duplicates:cluster", 1),
+    "group": ("pipeline.near_duplicates:group", 1),
+    "assign": ("pipeline.splitting:assign_splits", 1),
+    "sample": ("pipeline.tokens:sample", 1),
+    "make_tokenizer": ("pipeline.tokens:make_tokenizer", 1),
+    "encode": ("pipeline.tokens:encode", 1),
+    "pack": ("pipeline.tokens:pack", 1),
+    "logs": ("pipeline.corpus_log:write_logs", 1),
+}
+"""What runs a part, and its version: bump it whenever the function writes something else for the same arguments."""
+
+Done = dict[str, list[Receipt]]
+"""Receipts of finished steps, each list in the order of the step's parts."""
+
+
+@dataclass(frozen=True)
+class Step:
+    name: str
+    about: str
+    needs: tuple[str, ...]
+    works: Callable[[Done], list[Work]]
+    check: Callable[[list[Receipt]], None] | None = None
+    """Looks at the finished parts together; raises when the corpus cannot go on from them."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All parts of the corpus in id order, and what each component has of them."""
+
+    slices: tuple[tuple[Slice, ...], ...]
+    component: tuple[int, ...]
+    names: tuple[str, ...]
+    unread: tuple[dict[str, int], ...]
+    """For each component, the files of its source that match none of its patterns, by ending."""
+
+    def of(self, component: int) -> slice:
+        first = self.component.index(component)
+        return slice(first, first + self.component.count(component))
+
+    def __len__(self) -> int:
+        return len(self.slices)
+
+
+@dataclass
+class Plan:
+    recipe: Recipe
+    parts: Parts
+    steps: list[Step] = field(default_factory=list)
+    records: list[tuple[str, StageRecord]] = field(default_factory=list)
+    """(component or "", record) in running order."""
+    chains: dict[str, list[str]] = field(default_factory=dict)
+    """Component → its steps that decide on documents, in order, the corpus-wide ones included."""
+    blocks: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Component → filter block → the step that measured it."""
+    ends: dict[str, str] = field(default_factory=dict)
+    """What later steps ask for: split, tokenizer, pack, logs → step name."""
+    specs: dict[str, StageSpec] = field(default_factory=dict)
+    """Step and stage, joined by a space → how the recipe sets the row-local stage up."""
+    of_one_component: set[str] = field(default_factory=set)
+    """Steps whose parts are those of one component, and not of the whole corpus."""
+
+    def receipts(self, done: Done, step: str, component: int | None = None) -> list[Receipt]:
+        """A per-part step's receipts, for one component or for all parts."""
+        if component is None or step in self.of_one_component:
+            return done[step]
+        return done[step][self.parts.of(component)]
+
+    def everywhere(self, done: Done, steps: dict[str, str]) -> list[Receipt]:
+        """One receipt for every part of the corpus, from each component's own step."""
+        return [one for index, name in enumerate(self.parts.names) for one in self.receipts(done, steps[name], index)]
+
+
+class Layout:
+    """A plan while steps are added to it. `latest` says, for each component, which step its documents come from now."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.recipe = plan.recipe
+        self.parts = plan.parts
+        self.latest: dict[str, str] = {}
+        total = sum(one.size for part in self.parts.slices for one in part)
+        self.partitions = min(MOST_PARTITIONS, 1 << max(0, (total // PARTITION_BYTES)).bit_length())
+        self.log_rows = LOG_ROWS
+        self.priorities = [component.priority for component in self.recipe.components.values()]
+
+    def add(
+        self,
+        name: str,
+        about: str,
+        needs: list[str],
+        works: Callable[[Done], list[Work]],
+        check: Callable[[list[Receipt]], None] | None = None,
+    ) -> str:
+        self.plan.steps.append(Step(name, about, tuple(dict.fromkeys(needs)), works, check))
+        return name
+
+    def decides(self, step: str, *components: str) -> None:
+        """`step` decides on the documents of `components`: what comes after reads its state."""
+        if len(components) == 1 and step.startswith(f"{components[0]}."):
+            self.plan.of_one_component.add(step)
+        for component in components:
+            self.latest[component] = step
+            self.plan.chains[component].append(step)
+
+    def record(self, step: str, spec: StageSpec, version: int, libraries: tuple[str, ...] = ()) -> None:
+        """Notes a corpus-wide stage for the manifest."""
+        record = StageRecord(
+            step=step,
+            stage=spec.name,
+            version=version,
+            options=_options(spec),
+            libraries=versions(libraries),
+            data=data_digests(spec.data),
+        )
+        self.plan.records.append(("", record))
+
+    def identity(self, step: str, component: str, spec: StageSpec, measuring: bool = False) -> dict[str, Any]:
+        """Notes a row-local stage for the manifest, and returns what its output depends on beside its input. A filter's
+        thresholds are left out where it only measures."""
+        implementation = spec.implementation
+        assert implementation is not None
+        extra = {}
+        if implementation.identity not in (Stage.identity, Filter.identity):
+            built = spec.build()
+            extra = built.identity()
+            if isinstance(built, Stage):
+                built.close()
+        record = StageRecord(
+            step=step,
+            stage=spec.name,
+            version=implementation.version,
+            options=_options(spec),
+            libraries=versions(implementation.libraries),
+            data={**data_digests(spec.data), **extra},
+        )
+        self.plan.records.append((component, record))
+        self.plan.specs[f"{step} {spec.name}"] = spec
+        described = record.model_dump(mode="json", exclude={"rules", "step"})
+        if measuring:
+            thresholds = cast("type[Filter[Any]]", implementation).threshold_options
+            described["options"] = {key: value for key, value in described["options"].items() if key not in thresholds}
+        return described
+
+    def identity_of_parts(self) -> dict[str, Any]:
+        """What decides among documents of several components, beside the parts themselves."""
+        return {"priorities": self.priorities, "components": list(self.parts.names)}
+
+    def numbering(self, done: Done, before: dict[str, str]) -> dict[str, Any]:
+        """Numbers of documents over the corpus: where each part starts, and whose it is."""
+        bases, total = [], 0
+        for receipt in self.plan.everywhere(done, before):
+            assert receipt.state is not None
+            bases.append(total)
+            total += receipt.state.rows
+        return {"bases": bases, "components": list(self.parts.component)}
+
+    def record_bases(self, done: Done) -> list[int]:
+        """For every part, the number of its first record within its component."""
+        bases = []
+        for index, component in enumerate(self.parts.names):
+            total = 0
+            for receipt in self.plan.receipts(done, self.plan.chains[component][0], index):
+                bases.append(total)
+                total += receipt.files["catalogue"].rows
+        return bases
+
+    def chunks(self, done: Done, index: int) -> int:
+        """How many log files a component has."""
+        first = self.plan.chains[self.parts.names[index]][0]
+        records = sum(receipt.files["catalogue"].rows for receipt in self.plan.receipts(done, first, index))
+        return max(1, -(-records // self.log_rows))
+
+    def over_parts(self, done: Done, before: dict[str, str], step: str, function: str, arguments: dict[str, Any]) -> list[Work]:
+        """One work for every part of the corpus, which reads the part's state."""
+        return [
+            work(step, f"{index:05d}", function, arguments, (receipt.fingerprint,), {"state": state_of(receipt)})
+            for index, receipt in enumerate(self.plan.everywhere(done, before))
+        ]
+
+    def over_partitions(
+        self, step: str, function: str, arguments: dict[str, Any], upstream: tuple[str, ...], shared: dict[str, Any]
+    ) -> list[Work]:
+        """One work for every partition of a shuffle."""
+        return [
+            work(
+                step,
+                f"{index:05d}",
+                function,
+                {**arguments, "partition": index, "partitions": self.partitions},
+                upstream,
+                shared,
+            )
+            for index in range(self.partitions)
+        ]
+
+
+def work(
+    step: str, part: str, function: str, arguments: dict[str, Any], upstream: tuple[str, ...], inputs: dict[str, Any]
+) -> Work:
+    """A part that the function of this name in `FUNCTIONS` runs."""
+    path, version = FUNCTIONS[function]
+    return Work(step, part, path, version, arguments, upstream, inputs)
+
+
+def is_filter(spec: StageSpec) -> bool:
+    implementation = spec.implementation
+    return implementation is not None and issubclass(implementation, Filter)
+
+
+def spec_of(spec: StageSpec, identity: dict[str, Any]) -> dict[str, Any]:
+    """What a worker builds a stage from, and checks what it has against."""
+    return {
+        "name": spec.name,
+        "options": spec.options.model_dump(mode="json"),
+        "paths": spec.data,
+        "data": identity["data"],
+        "libraries": identity["libraries"],
+    }
+
+
+def state_of(receipt: Receipt) -> dict[str, Any]:
+    assert receipt.state is not None, f"{receipt.step} has no documents"
+    return receipt.state.model_dump(mode="json")
+
+
+def path_of(receipt: Receipt, role: str) -> str | None:
+    return receipt.files[role].path if role in receipt.files else None
+
+
+def prints(receipts: list[Receipt]) -> tuple[str, ...]:
+    return tuple(receipt.fingerprint for receipt in receipts)
+
+
+def _options(spec: StageSpec) -> dict[str, Any]:
+    """Every option with its value, paths as the recipe writes them."""
+    return {**spec.options.model_dump(mode="json"), **{key: spec.written[key] for key in spec.data if key in spec.written}}

@@ -1,0 +1,182 @@
+"""Steps from documents to shards: split by cluster, train the tokenizer on a sample, encode, pack."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import cast
+
+from pipeline import tokens
+from pipeline.duplicate_steps import verified_edges
+from pipeline.provenance import data_digests, versions
+from pipeline.receipts import Receipt
+from pipeline.recipe import StageSpec
+from pipeline.steps import Done, Layout, path_of, prints, state_of, work
+from pipeline.work import Work
+from stages import shards, split, tokenizer
+from stages.shards import ShardOptions
+from stages.split import SplitOptions
+from stages.tokenizer import TokenizerOptions
+
+
+def add_split(layout: Layout, name: str, spec: StageSpec) -> None:
+    options = cast(SplitOptions, spec.options)
+    layout.record(name, spec, split.VERSION)
+    before = dict(layout.latest)
+    verified = verified_edges(layout, name, options, "corpus", "longest", before)
+    group, assign = f"{name}.group", f"{name}.assign"
+
+    def group_works(done: Done) -> list[Work]:
+        receipts = done[verified]
+        shared = {
+            **layout.numbering(done, before),
+            "edges": [path_of(one, "edges") for one in receipts],
+            "nodes": [path_of(one, "nodes") for one in receipts],
+        }
+        return [work(group, "all", "group", {"version": split.VERSION}, prints(receipts), shared)]
+
+    def assign_works(done: Done) -> list[Work]:
+        groups = [path_of(one, "groups") for one in done[group]]
+        arguments = {"seed": layout.recipe.seed, "shares": options.shares, "version": split.VERSION}
+        return [
+            work(
+                assign,
+                f"{index:05d}",
+                "assign",
+                {**arguments, "of": receipt.fingerprint},
+                (receipt.fingerprint, *prints(done[group])),
+                {"state": state_of(receipt), "groups": groups, "index": index},
+            )
+            for index, receipt in enumerate(layout.plan.everywhere(done, before))
+        ]
+
+    def check(receipts: list[Receipt]) -> None:
+        documents = Counter[str]()
+        for receipt in receipts:
+            documents.update(receipt.values["documents"])
+        split.check(documents.elements(), options.shares)
+
+    layout.add(group, "unite verified pairs", [verified], group_works)
+    layout.plan.ends["split"] = layout.add(
+        assign, "train, validation, test by cluster", [*before.values(), group], assign_works, check
+    )
+
+
+def add_tokenizer(layout: Layout, name: str, spec: StageSpec) -> None:
+    options = cast(TokenizerOptions, spec.options)
+    layout.record(name, spec, tokenizer.VERSION, ("tokenizers",))
+    splits = layout.plan.ends["split"]
+    sample, make = f"{name}.sample", f"{name}.make"
+    identity = {
+        "options": {**options.model_dump(mode="json"), **{key: spec.written.get(key) for key in spec.data}},
+        "data": data_digests(spec.data),
+        "version": tokenizer.VERSION,
+        "libraries": versions(("tokenizers",)),
+    }
+
+    def sample_works(done: Done) -> list[Work]:
+        if options.file is not None:
+            return []
+        training = sum(receipt.values["bytes"].get("train", 0) for receipt in done[splits])
+        share = tokens.SAMPLE_MARGIN * options.sample_bytes / max(1, training)
+        arguments = {
+            "seed": layout.recipe.seed,
+            "share": min(1.0, share),
+            "cap": options.document_cap_bytes,
+            "version": tokenizer.VERSION,
+        }
+        return [
+            work(
+                sample,
+                receipt.part,
+                "sample",
+                arguments,
+                (receipt.fingerprint,),
+                {"state": state_of(receipt), "split": path_of(receipt, "split")},
+            )
+            for receipt in done[splits]
+        ]
+
+    def make_works(done: Done) -> list[Work]:
+        given = {
+            "samples": [path_of(one, "sample") for one in done[sample]],
+            "options": options.model_dump(mode="json"),
+            "paths": spec.data,
+        }
+        return [work(make, "all", "make_tokenizer", identity, prints(done[sample]), given)]
+
+    layout.add(sample, "sample training documents", [splits], sample_works)
+    layout.plan.ends["tokenizer"] = layout.add(make, "train or check the tokenizer", [sample], make_works)
+
+
+def add_shards(layout: Layout, name: str, spec: StageSpec) -> None:
+    options = cast(ShardOptions, spec.options)
+    layout.record(name, spec, shards.VERSION, ("tokenizers", "pyarrow"))
+    splits, make = layout.plan.ends["split"], layout.plan.ends["tokenizer"]
+    encode, pack = f"{name}.encode", f"{name}.pack"
+    bos = next(cast(TokenizerOptions, one.options).bos for one in layout.recipe.stages if one.name == "tokenizer")
+    libraries = versions(("tokenizers",))
+
+    def counts(done: Done) -> list[dict[str, int]]:
+        """Component → split → number of shards."""
+        found = []
+        for index in range(len(layout.parts.names)):
+            values = [receipt.values for receipt in layout.plan.receipts(done, splits, index)]
+            totals = [
+                {key: sum(value[kind].get(key, 0) for value in values) for key in ("train", "validation", "test")}
+                for kind in ("documents", "bytes")
+            ]
+            found.append(tokens.shard_counts(totals[0], totals[1], options.target_tokens))
+        return found
+
+    def encode_works(done: Done) -> list[Work]:
+        shard_counts, bases = counts(done), layout.record_bases(done)
+        made = done[make][0]
+        return [
+            work(
+                encode,
+                f"{index:05d}",
+                "encode",
+                {
+                    "seed": layout.recipe.seed,
+                    "shards": shard_counts[layout.parts.component[index]],
+                    "of": receipt.fingerprint,
+                    "base": bases[index],
+                    "version": shards.VERSION,
+                    "libraries": libraries,
+                },
+                (receipt.fingerprint, made.fingerprint),
+                {
+                    "state": state_of(receipt),
+                    "split": path_of(receipt, "split"),
+                    "tokenizer": path_of(made, "tokenizer"),
+                    "bos": bos,
+                },
+            )
+            for index, receipt in enumerate(done[splits])
+        ]
+
+    def pack_works(done: Done) -> list[Work]:
+        made = done[make][0].values
+        works = []
+        for index, component in enumerate(layout.parts.names):
+            shard_counts = counts(done)[index]
+            starts = tokens.shard_starts(shard_counts)
+            encoded = layout.plan.receipts(done, encode, index)
+            for which, number in ((which, number) for which, total in shard_counts.items() for number in range(total)):
+                arguments = {
+                    "component": component,
+                    "split": which,
+                    "number": number,
+                    "partition": starts[which] + number,
+                    "vocabulary": made["vocabulary"],
+                    "dtype": made["dtype"],
+                    "log_rows": layout.log_rows,
+                    "version": shards.VERSION,
+                    "libraries": versions(("pyarrow",)),
+                }
+                given = {"tokens": [path_of(one, "tokens") for one in encoded], "chunks": layout.chunks(done, index)}
+                works.append(work(pack, f"{component}-{which}-{number:05d}", "pack", arguments, prints(encoded), given))
+        return works
+
+    layout.add(encode, "encode every document", [splits, make], encode_works)
+    layout.plan.ends["pack"] = layout.add(pack, "write the shards", [encode], pack_works)
