@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from manifests.storage import TEMPORARY_PREFIX, sha256_of
+from manifests.storage import TEMPORARY_PREFIX, Folder, sha256_of, sync_directory
 
 CHECKPOINTS = "checkpoints"
 RECORD = "complete.json"
@@ -65,15 +65,13 @@ def save(run: Path, state: State, weights: dict[str, Tensor], optimiser: dict[st
     for name in (WEIGHTS, OPTIMISER, STATE):
         with open(temporary / name, "rb") as file:
             sha256, size = sha256_of(file)
-        _sync(temporary / name)
+            os.fsync(file.fileno())
         files[name] = {"bytes": size, "sha256": sha256}
-    (temporary / RECORD).write_text(json.dumps({"step": state.step, "files": files}, indent=1) + "\n")
-    _sync(temporary / RECORD)
-    _sync(temporary)
+    Folder(temporary.absolute()).write(RECORD, (json.dumps({"step": state.step, "files": files}, indent=1) + "\n").encode())
     if folder.exists():
         shutil.rmtree(folder)
     os.replace(temporary, folder)
-    _sync(folder.parent)
+    sync_directory(str(folder.parent))
     return folder
 
 
@@ -160,11 +158,3 @@ def load_optimiser(folder: Path, optimiser: torch.optim.Optimizer) -> None:
 
 def _newest_first(run: Path) -> list[Path]:
     return sorted((run / CHECKPOINTS).glob("step-*"), reverse=True)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -5,9 +5,12 @@ target BOS that ends a document is not text and is left out. The sum is divided 
 shard index states. Documents longer than T are cut at T as in training, each piece alone in its row, so the figure does
 not depend on packing, batch size or ranks; it does depend on T, and figures at different T do not compare.
 
-A model that looks ahead, or that carries something from row to row, could score anything. So on sampled rows suffixes are
-replaced at unpredictable positions, rows are reordered, and rows are run alone: log-probabilities before the change must
-agree to PROBE_TOLERANCE. Logits that are not finite are refused. What a model has memorised in its weights is out of reach.
+A model that looks ahead, or that carries something from row to row, could score anything. So batches drawn at random from
+those that are scored are run again, in their own shape and in unpredictable order: with other tokens from an unpredictable
+position of each row on, with the rows reordered, and some rows alone. Log-probabilities before the change must agree to
+PROBE_TOLERANCE with those that were scored, and those of the targets must not have been better by more than
+PROBE_MEAN_TOLERANCE on average, so that rounding cannot hide a small gain at every token. Logits that are not finite are
+refused. What a model has memorised in its weights is out of reach, and so is a program that recognises a row it was shown.
 """
 
 from __future__ import annotations
@@ -23,7 +26,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from trainer.corpus import Component, Corpus
@@ -35,10 +37,24 @@ Logits = Callable[[Tensor], Tensor]
 """Token ids int64 (rows, t) to logits (rows, t, vocabulary)."""
 
 BATCH_TOKENS = 8_192
-PROBE_ROWS = 8
-PROBE_ROUNDS = 3
+PROBE_BATCHES = 8
+"""Batches that each rank runs again."""
+PROBE_CALLS = 8
+"""Times that tokens are replaced, shared out over these batches; as many rows are run alone."""
+PROBE_COLUMNS = 512
+"""Entries of the vocabulary whose log-probabilities are compared beside those of the targets; drawn at random."""
 PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}
 """Largest difference of a log-probability, in nats, that another batch shape or order may make by rounding alone."""
+PROBE_MEAN_TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-3}
+"""Largest mean change of a target's log-probability, in nats, when later tokens are replaced in the same shape. Rounding has
+no preferred sign, and in one shape it hardly differs at all."""
+DECIDING_FILES = (
+    *(f"trainer/{name}.py" for name in (
+        "checkpoint", "configuration", "corpus", "evaluation", "loader", "model", "packing", "presets", "ranks", "scoring",
+    )),
+    *(f"manifests/{name}.py" for name in ("manifest", "rules", "schemas", "shards", "storage")),
+)  # fmt: skip
+"""Source that decides a score: what evaluating imports of this project, directly or not."""
 BOOTSTRAPS = 1_000
 
 
@@ -64,6 +80,9 @@ class Score:
     evaluator_sha256: str
     probe_difference: float
     probe_tolerance: float
+    probe_mean_change: float
+    probe_mean_tolerance: float
+    probe_positions: int
     components: dict[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -81,7 +100,9 @@ class Score:
             f"documents {self.documents_sha256}\n"
             f"tokenizer {self.tokenizer_sha256}\n"
             f"evaluator {self.evaluator_sha256}\n"
-            f"causality probe: largest difference {self.probe_difference:.2g} nats, tolerance {self.probe_tolerance:g}"
+            f"causality probe: largest difference {self.probe_difference:.2g} nats, tolerance {self.probe_tolerance:g}; "
+            f"mean change of targets {self.probe_mean_change:.2g} at {self.probe_positions:,} cuts, tolerance "
+            f"{self.probe_mean_tolerance:g}"
         )
 
 
@@ -111,15 +132,31 @@ def evaluate_bpb(
 ) -> Score:
     """Scores `logits` on every held-out document of `split`; see the head of this module for what is promised.
 
-    The probe draws its positions from the operating system unless `probe_seed` is given. EvaluationError when logits are
-    not finite or have the wrong shape, or when the probe finds a model that looks ahead or keeps state.
+    The probe draws what it does from the operating system unless `probe_seed` is given. EvaluationError when logits are not
+    finite or have the wrong shape, or when the probe finds a model that looks ahead or keeps state.
     """
     components = [corpus.component(name, split, ranks.local_rank == 0) for name in corpus.components(split)]
-    tolerance = PROBE_TOLERANCE[dtype]
+    pieces = [_scored_pieces(component, sequence_length) for component in components]
+    batches = [
+        _Batch(component, *(field[chosen] for field in fields))
+        for component, fields in zip(components, pieces, strict=True)
+        for chosen in _batches(fields[1], batch_tokens)
+    ][ranks.rank :: ranks.world]
     generator = np.random.default_rng(secrets.randbits(128) if probe_seed is None else probe_seed)
+    probe = _Probe(logits, corpus.tokenizer.vocabulary, ranks, generator, dtype)
+    probed = probe.choose(batches)
+    by_component = {component.name: np.zeros(len(component.lengths), np.float64) for component in components}
     with torch.no_grad():
-        difference = probe_causality(logits, components, sequence_length, ranks.device, tolerance, generator)
-        nats = [_document_nats(logits, c, sequence_length, ranks, batch_tokens) for c in components]
+        for number, batch in enumerate(batches):
+            tokens, targets = batch.arrays()
+            if number in probed:
+                found = probe.scored(tokens, targets, batch.lengths)
+            else:
+                on_device = torch.from_numpy(targets).to(ranks.device)
+                found = row_nats(logits(torch.from_numpy(tokens).to(ranks.device)), on_device)
+            np.add.at(by_component[batch.component.name], batch.documents, found.double().sum(dim=1).cpu().numpy())
+    difference, mean_change, positions = probe.verdict()
+    nats = [ranks.total(by_component[component.name]) for component in components]
     sizes = [component.text_bytes for component in components]
     every_nats, every_size = np.concatenate(nats), np.concatenate(sizes)
     return Score(
@@ -134,9 +171,12 @@ def evaluate_bpb(
         dtype=dtype,
         documents_sha256=corpus.split_digest(split),
         tokenizer_sha256=corpus.tokenizer.sha256,
-        evaluator_sha256=hashlib.sha256(Path(__file__).read_bytes()).hexdigest(),
+        evaluator_sha256=evaluator_sha256(),
         probe_difference=difference,
-        probe_tolerance=tolerance,
+        probe_tolerance=PROBE_TOLERANCE[dtype],
+        probe_mean_change=mean_change,
+        probe_mean_tolerance=PROBE_MEAN_TOLERANCE[dtype],
+        probe_positions=positions,
         components={
             c.name: bits_per_byte([(math.fsum(n.tolist()), float(s.sum()))])
             for c, n, s in zip(components, nats, sizes, strict=True)
@@ -147,103 +187,152 @@ def evaluate_bpb(
 
 def row_nats(logits: Tensor, targets: Tensor) -> Tensor:
     """Nats of each target, float32 (rows, t), 0 where it is negative. EvaluationError unless every logit is finite."""
+    return -_log_probabilities(logits, targets)[..., 0] * (targets >= 0)
+
+
+def evaluator_sha256() -> str:
+    """One digest over the source of DECIDING_FILES."""
+    packages, whole = Path(__file__).resolve().parent.parent, hashlib.sha256()
+    for name in DECIDING_FILES:
+        whole.update(f"{name}\0{hashlib.sha256((packages / name).read_bytes()).hexdigest()}\n".encode())
+    return whole.hexdigest()
+
+
+class _Probe:
+    """Runs batches that are scored again with changes that must not matter, and remembers the worst that was found."""
+
+    def __init__(self, logits: Logits, vocabulary: int, ranks: Ranks, generator: np.random.Generator, dtype: str) -> None:
+        self.logits, self.vocabulary, self.ranks, self.generator = logits, vocabulary, ranks, generator
+        self.tolerance, self.mean_tolerance = PROBE_TOLERANCE[dtype], PROBE_MEAN_TOLERANCE[dtype]
+        columns = generator.choice(vocabulary, min(PROBE_COLUMNS, vocabulary), replace=False)
+        self.columns = torch.from_numpy(np.sort(columns)).to(ranks.device)
+        self.repeats = 0
+        self.worst, self.fault = 0.0, ""
+        self.changes = np.zeros(4, np.float64)
+        """Sum and number of the changes of targets: of the replaced tokens themselves, and of all before the cuts."""
+
+    def choose(self, batches: Sequence[_Batch]) -> set[int]:
+        """Numbers of the batches to probe. One of single tokens has nothing ahead that could be seen."""
+        eligible = [number for number, batch in enumerate(batches) if int(batch.lengths.max()) >= 2]
+        chosen = self.generator.permutation(eligible)[:PROBE_BATCHES]
+        self.repeats = -(-PROBE_CALLS // max(1, len(chosen)))
+        return {int(number) for number in chosen}
+
+    def scored(self, tokens: Int64, targets: Int64, lengths: Int64) -> Tensor:
+        """Nats of the targets (rows, t) as `row_nats` gives them, after the batch was probed."""
+        rows = len(tokens)
+        cuts = [self.generator.integers(1, np.maximum(lengths, 2)) for _ in range(self.repeats)]
+        orders = [self._another_order(rows)] if rows > 1 else []
+        alone = self.generator.permutation(rows)[: self.repeats].tolist() if rows > 1 else []
+        calls: list[tuple[Int64, Int64]] = [(tokens, targets)]
+        calls += [(self._replaced(tokens, ends), targets) for ends in cuts]
+        calls += [(tokens[order], targets[order]) for order in orders]
+        calls += [(tokens[[n], : lengths[n]], targets[[n], : lengths[n]]) for n in alone]
+        found: dict[int, Tensor] = {}
+        for number in self.generator.permutation(len(calls)).tolist():  # which of them is the scored one cannot be told
+            found[number] = self._look(*calls[number])
+        ours = found[0]
+        for number, ends in enumerate(cuts, start=1):
+            before = torch.from_numpy(np.arange(tokens.shape[1]) < ends[:, None]).to(ours.device)
+            self._compare(ours, found[number], before, "when the tokens after it were replaced")
+            self._add_changes(ours, found[number], ends, targets)
+        for number, order in enumerate(orders, start=1 + len(cuts)):
+            moved = torch.from_numpy(order).to(ours.device)
+            text = torch.from_numpy(targets[order] >= 0).to(ours.device)
+            self._compare(ours[moved], found[number], text, "when the rows of the batch were reordered")
+        for number, n in enumerate(alone, start=1 + len(cuts) + len(orders)):
+            length = int(lengths[n])
+            text = torch.ones(1, length, dtype=torch.bool, device=ours.device)
+            self._compare(ours[[n], :length], found[number], text, "when the row was run alone")
+        return -ours[..., 0] * torch.from_numpy(targets >= 0).to(ours.device)
+
+    def verdict(self) -> tuple[float, float, int]:
+        """(largest difference, largest mean change of targets, cuts) over all ranks; EvaluationError when either is too much."""
+        at_cut, cuts, before, positions = self.ranks.total(self.changes).tolist()
+        worst, faults = self.ranks.maximum([self.worst, float(bool(self.fault))])
+        if faults:
+            raise EvaluationError(self.fault or "another rank's probe: the model does not predict from the text before alone")
+        if not cuts:
+            raise EvaluationError("no held-out document is long enough to test whether the model looks ahead")
+        mean = max(at_cut / cuts, before / positions, key=abs)
+        if not abs(mean) <= self.mean_tolerance:
+            raise EvaluationError(
+                f"log-probabilities of targets fell by {mean:.3g} nats on average (tolerance {self.mean_tolerance:g}) when later "
+                "tokens were replaced: the model does not predict from the text before alone"
+            )
+        return worst, mean, int(cuts)
+
+    def _replaced(self, tokens: Int64, cuts: Int64) -> Int64:
+        """Every token from each row's cut on is another one."""
+        others = (tokens + self.generator.integers(1, self.vocabulary, tokens.shape)) % self.vocabulary
+        return np.where(np.arange(tokens.shape[1]) < cuts[:, None], tokens, others)
+
+    def _another_order(self, rows: int) -> Int64:
+        order = self.generator.permutation(rows)
+        return np.roll(order, 1) if np.array_equal(order, np.arange(rows)) else order
+
+    def _look(self, tokens: Int64, targets: Int64) -> Tensor:
+        device = self.ranks.device
+        logits = self.logits(torch.from_numpy(np.ascontiguousarray(tokens)).to(device))
+        return _log_probabilities(logits, torch.from_numpy(np.ascontiguousarray(targets)).to(device), self.columns)
+
+    def _compare(self, ours: Tensor, found: Tensor, where: Tensor, what: str) -> None:
+        difference = float(((ours - found).abs().amax(dim=-1) * where).max())
+        if not difference <= self.tolerance and not self.fault:
+            self.fault = (
+                f"log-probabilities changed by {difference:.3g} nats (tolerance {self.tolerance:g}) {what}: "
+                "the model does not predict from the text before alone"
+            )
+        self.worst = max(self.worst, difference)
+
+    def _add_changes(self, ours: Tensor, found: Tensor, cuts: Int64, targets: Int64) -> None:
+        change = (ours[..., 0] - found[..., 0]).double().cpu().numpy()
+        column = np.arange(targets.shape[1])
+        at_cut = (column == cuts[:, None] - 1) & (np.roll(targets, -1, axis=1) >= 0) & (column < targets.shape[1] - 1)
+        before = (column < cuts[:, None]) & (targets >= 0)
+        self.changes += [change[at_cut].sum(), at_cut.sum(), change[before].sum(), before.sum()]
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Pieces that are scored together: where their inputs begin, how many targets each has, and whose text they are."""
+
+    component: Component
+    begin: Int64
+    lengths: Int64
+    documents: Int64
+
+    def arrays(self) -> tuple[Int64, Int64]:
+        """(inputs, targets), each int64 (rows, t); beyond a row's end BOS and -1."""
+        shape = (len(self.begin), int(self.lengths.max()))
+        tokens, targets = np.full(shape, self.component.bos, np.int64), np.full(shape, -1, np.int64)
+        for n, (begin, length) in enumerate(zip(self.begin.tolist(), self.lengths.tolist(), strict=True)):
+            read = self.component.read(begin, length + 1)
+            tokens[n, :length], targets[n, :length] = read[:-1], read[1:]
+        return tokens, targets
+
+
+def _log_probabilities(logits: Tensor, targets: Tensor, columns: Tensor | None = None) -> Tensor:
+    """Log-probabilities of each target, then of the vocabulary's `columns`: float32 (rows, t, 1 + columns)."""
     if logits.shape[:-1] != targets.shape:
         raise EvaluationError(f"logits have shape {tuple(logits.shape)}, expected {tuple(targets.shape)} and a vocabulary")
     logits = logits.float()
     if not bool(torch.isfinite(logits).all()):
         raise EvaluationError("the model gives logits that are not finite; such a model has no score")
-    chosen = logits.gather(-1, targets.clamp(min=0)[..., None]).squeeze(-1)
-    return (torch.logsumexp(logits, dim=-1) - chosen) * (targets >= 0)
+    chosen = logits.gather(-1, targets.clamp(min=0)[..., None])
+    if columns is not None:
+        chosen = torch.cat((chosen, logits[..., columns]), dim=-1)
+    return chosen - torch.logsumexp(logits, dim=-1, keepdim=True)
 
 
-def probe_causality(
-    logits: Logits,
-    components: Sequence[Component],
-    sequence_length: int,
-    device: torch.device,
-    tolerance: float,
-    generator: np.random.Generator,
-) -> float:
-    """The largest difference found between log-probabilities that must agree; EvaluationError when it exceeds `tolerance`."""
-    rows = _sampled_rows(components, sequence_length, generator)
-    if not rows:
-        raise EvaluationError("no held-out document is long enough to test whether the model looks ahead")
-    vocabulary, bos = components[0].vocabulary, components[0].bos
-    together = _log_probabilities(logits, rows, bos, device)
-    worst = 0.0
-
-    def compare(found: Tensor, row: int, until: int, what: str) -> None:
-        nonlocal worst
-        difference = float((found[:until] - together[row][:until]).abs().max())
-        if not difference <= tolerance:
-            raise EvaluationError(
-                f"log-probabilities changed by {difference:.3g} nats (tolerance {tolerance:g}) {what}: "
-                "the model does not predict from the text before alone"
-            )
-        worst = max(worst, difference)
-
-    for _ in range(PROBE_ROUNDS):
-        cuts = [int(generator.integers(1, len(row))) for row in rows]
-        changed = [
-            np.concatenate([row[:at], generator.integers(0, vocabulary, len(row) - at)])
-            for row, at in zip(rows, cuts, strict=True)
-        ]
-        for n, (found, at) in enumerate(zip(_log_probabilities(logits, changed, bos, device), cuts, strict=True)):
-            compare(found, n, at, f"before position {at} when the tokens from there on were replaced")
-    order = generator.permutation(len(rows))
-    for n, found in zip(order, _log_probabilities(logits, [rows[n] for n in order], bos, device), strict=True):
-        compare(found, int(n), len(rows[n]), "when the rows of the batch were reordered")
-    for n, row in enumerate(rows):
-        compare(_log_probabilities(logits, [row], bos, device)[0], n, len(row), "when the row was run alone")
-    return worst
-
-
-def _sampled_rows(components: Sequence[Component], sequence_length: int, generator: np.random.Generator) -> list[Int64]:
-    """A few pieces of at least two tokens, from documents drawn at random."""
-    rows: list[Int64] = []
-    for component in components:
-        long = np.flatnonzero(component.lengths >= 2)
-        for document in generator.permutation(long)[:PROBE_ROWS].tolist():
-            begin, length = cut(component.starts[[document]], component.lengths[[document]], sequence_length)
-            piece = int(generator.integers(0, int((length >= 2).sum())))
-            rows.append(component.read(int(begin[piece]), int(length[piece])).astype(np.int64))
-    return [rows[n] for n in generator.permutation(len(rows))[:PROBE_ROWS]]
-
-
-def _log_probabilities(logits: Logits, rows: Sequence[Int64], bos: int, device: torch.device) -> list[Tensor]:
-    longest = max(len(row) for row in rows)
-    tokens = np.full((len(rows), longest), bos, np.int64)
-    for n, row in enumerate(rows):
-        tokens[n, : len(row)] = row
-    found = logits(torch.from_numpy(tokens).to(device)).float()
-    if not bool(torch.isfinite(found).all()):
-        raise EvaluationError("the model gives logits that are not finite; such a model has no score")
-    return [F.log_softmax(found[n, : len(row)], dim=-1) for n, row in enumerate(rows)]
-
-
-def _document_nats(logits: Logits, component: Component, sequence_length: int, ranks: Ranks, batch_tokens: int) -> Float64:
-    """Nats of each document's text, float64; every rank scores its share of the batches and all get the sums."""
+def _scored_pieces(component: Component, sequence_length: int) -> tuple[Int64, Int64, Int64]:
+    """(begin, targets, document) of every piece that has text to score."""
     begin, length = cut(component.starts, component.lengths, sequence_length)
     document = component.document(begin)
     is_last = begin + length == component.starts[document] + component.lengths[document]
     scored = length - is_last  # the pair whose target is the closing BOS is not text
     keep = scored > 0
-    begin, scored, document = begin[keep], scored[keep], document[keep]
-    nats = np.zeros(len(component.lengths), np.float64)
-    for number, chosen in enumerate(_batches(scored, batch_tokens)):
-        if number % ranks.world != ranks.rank:
-            continue
-        width = int(scored[chosen].max())
-        tokens = np.full((len(chosen), width), component.bos, np.int64)
-        targets = np.full((len(chosen), width), -1, np.int64)
-        for n, piece in enumerate(chosen.tolist()):
-            read = component.read(int(begin[piece]), int(scored[piece]) + 1)
-            tokens[n, : len(read) - 1] = read[:-1]
-            targets[n, : len(read) - 1] = read[1:]
-        on_device = torch.from_numpy(targets).to(ranks.device)
-        found = row_nats(logits(torch.from_numpy(tokens).to(ranks.device)), on_device)
-        np.add.at(nats, document[chosen], found.double().sum(dim=1).cpu().numpy())
-    return ranks.total(nats)
+    return begin[keep], scored[keep], document[keep]
 
 
 def _batches(lengths: Int64, batch_tokens: int) -> Iterator[Int64]:

@@ -217,8 +217,9 @@ class _Run:
         differing = self.ranks.differing({name: digest(value) for name, value in here.items()})
         if differing:
             raise RanksError(
-                f"rank {self.ranks.rank} begins after step {self.step}, position {self.position:,}, and the ranks do not agree on: "
-                f"{', '.join(differing)}; start all of them with the same command, and with --out in a folder that all machines share"
+                f"rank {self.ranks.rank} begins after step {self.step}, position {self.position:,}, and the ranks do not agree "
+                f"on: {', '.join(differing)}; start all of them with the same command, and with --out in a folder that all "
+                "machines share"
             )
 
     def _allowed_steps(self) -> int | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import math
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +13,9 @@ import torch
 import torch.nn.functional as F
 
 from tests.trainer.corpus_fixture import BOS, VOCABULARY, build_corpus, documents_of_lengths, learnable_corpus
+from trainer import evaluation
 from trainer.corpus import Corpus
-from trainer.evaluation import EvaluationError, Score, bits_per_byte, evaluate_bpb
+from trainer.evaluation import DECIDING_FILES, EvaluationError, Score, bits_per_byte, evaluate_bpb, evaluator_sha256
 from trainer.model import GPT
 from trainer.presets import Architecture
 from trainer.ranks import Ranks
@@ -131,6 +134,111 @@ class RemembersCalls:
 def test_a_model_that_sees_more_than_the_text_before_has_no_score(corpus: Corpus, cheat: object, seed: int) -> None:
     with pytest.raises(EvaluationError, match="text before alone"):
         score(cheat, corpus, probe_seed=seed)
+
+
+def following(tokens: torch.Tensor) -> torch.Tensor:
+    return F.one_hot(torch.cat([tokens[:, 1:], tokens[:, -1:]], dim=1), VOCABULARY).float()
+
+
+def cheats_in_large_batches(tokens: torch.Tensor) -> torch.Tensor:
+    return bigram(tokens) + (20.0 if len(tokens) > 8 else 0.0) * following(tokens)
+
+
+def cheats_in_long_rows(tokens: torch.Tensor) -> torch.Tensor:
+    return bigram(tokens) + (20.0 if tokens.shape[1] > 12 else 0.0) * following(tokens)
+
+
+@pytest.mark.parametrize("cheat", [cheats_in_large_batches, cheats_in_long_rows])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_model_that_looks_ahead_only_in_the_shape_that_is_scored_has_no_score(corpus: Corpus, cheat: object, seed: int) -> None:
+    with pytest.raises(EvaluationError, match="text before alone"):
+        score(cheat, corpus, probe_seed=seed)
+
+
+@pytest.mark.parametrize("gain", [0.24, 0.05])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_gain_at_every_token_below_bfloat16_s_rounding_has_no_score(corpus: Corpus, gain: float, seed: int) -> None:
+    def shy(tokens: torch.Tensor) -> torch.Tensor:
+        return bigram(tokens) + gain * following(tokens)
+
+    with pytest.raises(EvaluationError, match="text before alone"):
+        score(shy, corpus, dtype="bfloat16", probe_seed=seed)
+
+
+def test_a_gain_from_two_tokens_ahead_has_no_score(corpus: Corpus) -> None:
+    def patient(tokens: torch.Tensor) -> torch.Tensor:
+        return bigram(tokens) + 0.2 * F.one_hot(tokens.roll(-2, dims=1), VOCABULARY).float()
+
+    def knowing(tokens: torch.Tensor) -> torch.Tensor:
+        """The next token, weighted by whether the one after it is the real one."""
+        after = tokens.roll(-2, dims=1) % 2
+        return bigram(tokens) + 0.2 * after[..., None] * following(tokens)
+
+    for cheat in (patient, knowing):
+        with pytest.raises(EvaluationError, match="text before alone"):
+            score(cheat, corpus, dtype="float32")
+
+
+@pytest.mark.parametrize("batch_tokens", [64, 8_192])
+def test_the_batches_that_are_scored_are_probed_in_their_own_shape(
+    corpus: Corpus, batch_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def watched(tokens: torch.Tensor) -> torch.Tensor:
+        seen.append(tuple(tokens.shape))
+        return bigram(tokens)
+
+    monkeypatch.setattr(evaluation, "PROBE_BATCHES", 0)
+    with pytest.raises(EvaluationError, match="long enough"):
+        score(watched, corpus, batch_tokens=batch_tokens)
+    scored, probed = Counter(seen), set()
+    monkeypatch.setattr(evaluation, "PROBE_BATCHES", 1)
+    for seed in range(10):
+        seen.clear()
+        score(watched, corpus, batch_tokens=batch_tokens, probe_seed=seed)
+        again = Counter(seen) - scored
+        probed |= {shape for shape in again if shape in scored and shape[0] > 1}
+        assert all(shape in scored or shape[0] == 1 for shape in again)
+        assert max(again[shape] for shape in scored) > evaluation.PROBE_CALLS
+    assert probed == {shape for shape in scored if shape[0] > 1}
+
+
+def test_the_probe_does_not_change_the_figure(corpus: Corpus) -> None:
+    model = GPT(Architecture(vocabulary=VOCABULARY, layers=1, width=16, heads=2, kv_heads=1, hidden=16))
+    model.initialise(0)
+    figures = {score(model_logits(model, "float32"), corpus, probe_seed=seed).nats for seed in (None, 0, 1, 2)}
+    assert len(figures) == 1
+
+
+def test_a_model_in_bfloat16_does_not_change_in_one_shape(corpus: Corpus) -> None:
+    model = GPT(Architecture(vocabulary=VOCABULARY, layers=2, width=32, heads=2, kv_heads=1, hidden=32))
+    model.initialise(0)
+    found = score(model_logits(model, "bfloat16"), corpus, dtype="bfloat16")
+    assert abs(found.probe_mean_change) < 1e-3
+    assert found.probe_positions > 50
+
+
+def test_the_evaluator_s_digest_covers_all_that_evaluating_imports() -> None:
+    repository = Path(__file__).resolve().parents[2]
+    reached, waiting = set[str](), ["trainer.evaluation", "trainer.scoring"]
+    while waiting:
+        name = waiting.pop()
+        path = f"{name.replace('.', '/')}.py"
+        if path in reached or not (repository / path).exists():
+            continue
+        reached.add(path)
+        for node in ast.walk(ast.parse((repository / path).read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in ("trainer", "manifests"):
+                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    assert reached == set(DECIDING_FILES)
+
+
+@pytest.mark.parametrize("name", DECIDING_FILES)
+def test_a_change_in_any_file_that_decides_is_another_evaluator(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, read = evaluator_sha256(), Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + (b"#" if str(path).endswith(name) else b""))
+    assert evaluator_sha256() != before
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
