@@ -43,7 +43,6 @@ SOFTWARE = (
     "fasttext-modern",
     "datasketch",
     "tokenizers",
-    "tiktoken",
 )
 
 

@@ -55,6 +55,8 @@ CASES = {
     "a domain that is none": ("- repair", "- url_filter: {domains: ['..']}", 8, ["'..' is no domain"]),
     "a number that is not finite": ("gopher_quality: {min_words: 1}", "gopher_quality: {max_mean_word_length: .nan}", 9, ["max_mean_word_length", "finite"]),
     "a share that leaves nothing": ("- exact_dedup", "- split: {validation: 0.6, test: 0.6}", 11, ["nothing to train on"]),
+    "a stage twice": ("- repair", "- repair\n      - repair", 9, ["repair stands here twice", "stages[0]"]),
+    "the name of the corpus-wide steps": ("  docs:", "  corpus:", 3, ["`corpus` is taken"]),
     "a reader's option": ("    licence: PD", "    licence: PD\n    reader: {text_feild: body}", 7, ["unknown name 'text_feild'", "did you mean 'text_field'?"]),
 }
 

@@ -187,3 +187,13 @@ def test_plan_says_what_is_done_and_what_will_run(small: Recipe, tmp_path: Path)
     result = CliRunner().invoke(app, ["plan", small.path, "--corpus", str(tmp_path / "corpus")])
     assert result.exit_code == 0
     assert "docs.1.measure" in result.stdout
+
+
+def test_a_file_that_a_finished_corpus_has_lost_is_put_back(small: Recipe, tmp_path: Path) -> None:
+    first = build(small, tmp_path / "corpus")
+    lost = first.manifest.content.logs[0].path
+    (tmp_path / "corpus" / lost).unlink()
+    again = build(small, tmp_path / "corpus")
+    assert not any(again.ran.values())
+    assert again.manifest.digest == first.manifest.digest
+    assert list(verify(Folder(tmp_path / "corpus"), again.manifest)) == []
