@@ -102,6 +102,25 @@ def plan(recipe: RecipePath, corpus: CorpusOption = "corpus", part_mib: PartOpti
 
 
 @app.command()
+def clean(
+    corpus: Annotated[str, typer.Argument(help="folder or URL of a corpus")],
+    work_files: Annotated[bool, typer.Option("--work-files", help="delete the work files of the finished corpus too")] = False,
+) -> None:
+    """Delete the work files and receipts that earlier recipes left; a finished corpus stays whole."""
+    from manifests.manifest import ManifestError
+    from manifests.storage import Folder, StorageError
+    from pipeline.cleaning import clean as clean_corpus
+    from pipeline.lock import Locked
+
+    try:
+        deleted, size = clean_corpus(Folder(corpus), work_files)
+    except (ManifestError, StorageError, Locked, OSError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"{corpus}: {deleted:,} files deleted, {size / 1e6:,.1f} MB")
+
+
+@app.command()
 def stages(name: Annotated[str | None, typer.Argument(help="a stage or an input format; default: all, by name")] = None) -> None:
     """List the stages and input formats that a recipe can use, or the options of one."""
     from rich.console import Console

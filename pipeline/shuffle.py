@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,8 @@ from manifests.storage import AtomicWriter, Folder, Written
 MAGIC = b"cmshuf01"
 TAIL = 24
 RUN_BYTES = 256 << 20
+READERS = 16
+"""Files that are read at a time from an object store, where a read is mostly waiting."""
 IPC = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -114,7 +117,11 @@ def read_partition(corpus: Folder, name: str, partition: int) -> pa.Table | None
 
 def gather(corpus: Folder, names: list[str], partition: int) -> Iterator[tuple[int, pa.Table]]:
     """(index of the file, its rows) for every file that has rows in this partition, in the order of `names`."""
-    for index, name in enumerate(names):
-        rows = read_partition(corpus, name, partition)
-        if rows is not None:
-            yield index, rows
+
+    def read(name: str) -> pa.Table | None:
+        return read_partition(corpus, name, partition)
+
+    with ThreadPoolExecutor(1 if corpus.local else READERS) as pool:
+        for index, rows in enumerate(pool.map(read, names)):
+            if rows is not None:
+                yield index, rows

@@ -19,6 +19,7 @@ import pipeline
 from manifests.manifest import Manifest
 from manifests.storage import Folder
 from manifests.verify import verify
+from pipeline.cleaning import clean
 from pipeline.commands import app
 from pipeline.execution import RayExecutor
 from pipeline.lock import Locked, exclusive
@@ -197,3 +198,22 @@ def test_a_file_that_a_finished_corpus_has_lost_is_put_back(small: Recipe, tmp_p
     assert not any(again.ran.values())
     assert again.manifest.digest == first.manifest.digest
     assert list(verify(Folder(tmp_path / "corpus"), again.manifest)) == []
+
+
+def test_cleaning_leaves_a_whole_corpus_and_what_the_next_run_needs(small: Recipe, tmp_path: Path) -> None:
+    corpus = Folder(tmp_path / "corpus")
+    build(small, tmp_path / "corpus")
+    changed = write_small(tmp_path, {}, small_recipe(["repair", {"gopher_quality": {"min_words": 40}}, "c4", "personal_data"], ["exact_dedup"]))
+    finished = build(changed, tmp_path / "corpus").manifest
+    deleted, size = clean(corpus)
+    assert deleted > 0 < size
+    assert clean(corpus) == (0, 0)
+    assert list(verify(corpus, finished)) == []
+    assert not any(build(changed, tmp_path / "corpus").ran.values())
+    again = build(small, tmp_path / "corpus")
+    assert again.ran["docs.1.measure"] == 0, "reading is common to both recipes"
+    assert again.ran["docs.2.rules"] == 1
+    result = CliRunner().invoke(app, ["clean", str(tmp_path / "corpus"), "--work-files"])
+    assert result.exit_code == 0
+    assert corpus.names("steps") == []
+    assert list(verify(corpus, again.manifest)) == []
