@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import cast
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from trainer import checkpoint
@@ -28,7 +29,7 @@ def score_checkpoint(
 ) -> Score:
     """The score of a run's newest checkpoint, or of the checkpoint at `path`, on `split` of a corpus.
 
-    CheckpointError when it is incomplete or was trained with another tokenizer.
+    CheckpointError when it is incomplete, was trained with another tokenizer, or was written by a version unknown here.
     """
     corpus = Corpus.open(manifest, cache)
     folder = checkpoint.resolve(path)
@@ -38,9 +39,13 @@ def score_checkpoint(
             f"{folder}: trained with tokenizer {state.tokenizer_sha256[:12]}…, the corpus has {corpus.tokenizer.sha256[:12]}…; "
             "its token ids mean other texts"
         )
-    model = GPT(Architecture.model_validate(state.architecture))
+    try:
+        architecture, config = Architecture.model_validate(state.architecture), TrainConfig.model_validate(state.config)
+    except ValidationError as error:
+        raise checkpoint.CheckpointError(f"{folder / checkpoint.STATE}: of another version: {error}") from None
+    model = GPT(architecture)
     checkpoint.load_weights(folder, model)
-    length = sequence_length or TrainConfig.model_validate(state.config).row_tokens
+    length = sequence_length or config.row_tokens
     chosen = ("bfloat16" if ranks.device.type == "cuda" else "float32") if dtype == "auto" else dtype
     return evaluate_bpb(model_logits(model.to(ranks.device).eval(), chosen), corpus, split, length, ranks, chosen)
 

@@ -413,3 +413,17 @@ def test_a_checkpoint_is_not_scored_on_a_corpus_of_another_tokenizer(manifest: P
     other.write_text(json.dumps(raw))
     with pytest.raises(checkpoint.CheckpointError, match="tokenizer"):
         score_checkpoint(tmp_path / "run", str(other), "validation", ALONE)
+
+
+def test_a_checkpoint_of_an_unknown_version_is_refused_and_not_a_bug(manifest: Path, tmp_path: Path) -> None:
+    run(manifest, tmp_path / "run", steps=1, evaluate=False)
+    folder = checkpoint.resolve(tmp_path / "run")
+    state = json.loads((folder / checkpoint.STATE).read_text())
+    state["config"]["colour"] = "blue"
+    (folder / checkpoint.STATE).write_text(json.dumps(state))
+    record = json.loads((folder / checkpoint.RECORD).read_text())
+    data = (folder / checkpoint.STATE).read_bytes()
+    record["files"][checkpoint.STATE] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (folder / checkpoint.RECORD).write_text(json.dumps(record))
+    with pytest.raises(checkpoint.CheckpointError, match="colour"):
+        score_checkpoint(tmp_path / "run", str(manifest), "validation", ALONE)
