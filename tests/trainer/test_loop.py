@@ -289,11 +289,13 @@ def test_the_number_of_tokens_that_fit_does_fit_and_one_more_does_not(manifest: 
     assert json.loads((tmp_path / "run" / "result.json").read_text())["epochs"]["toy"] <= 2.5
 
 
-def test_data_that_end_before_the_clock_leave_a_checkpoint_a_score_and_the_reason(manifest: Path, tmp_path: Path) -> None:
-    finished = started(command(manifest, tmp_path / "run", "--seconds", "3600", "--max-epochs", "2"))
+@pytest.mark.parametrize("ranks", [0, 2])
+def test_data_that_end_before_the_clock_leave_a_checkpoint_a_score_and_the_reason(
+    manifest: Path, tmp_path: Path, ranks: int
+) -> None:
+    finished = started(command(manifest, tmp_path / "run", "--seconds", "3600", "--max-epochs", "2", torchrun=ranks))
     assert finished.returncode == 1
-    assert "Traceback" not in finished.stderr
-    reason = finished.stderr.splitlines()[-1]
+    reason = next(line for line in finished.stderr.splitlines() if line.startswith("error: "))
     assert reason.startswith("error: component 'toy' would be gone through more often than --max-epochs 2")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["tokens"] == tokens_that_fit(reason)
