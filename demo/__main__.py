@@ -26,7 +26,7 @@ TRAINING_SECONDS = 60
 MEASURED = "what the filters measured"
 
 BUILD = (
-    ("What will run:", ["plan", RECIPE]),
+    ("What will run:", ["plan", RECIPE, "--corpus", CORPUS]),
     ("Build the corpus:", ["run", RECIPE, "--corpus", CORPUS]),
     ("How many documents each stage got, and kept:", ["funnel", CORPUS]),
 )
@@ -64,7 +64,9 @@ QUESTIONS = (
 NEXT = f"""
 What to look at next:
   {RECIPE}
-      the recipe: change a threshold and run it again; only what depends on it runs
+      the recipe: change a threshold, and see what depends on it:
+      .venv/bin/corpusmill plan {RECIPE} --corpus {CORPUS}
+      .venv/bin/corpusmill run {RECIPE} --corpus {CORPUS}
   {CORPUS}/manifest.json
       what was built from what, by which rules, with every file's digest
   {CORPUS}/logs/removals/

@@ -136,7 +136,7 @@ def terminal() -> Console:
 @app.command()
 def why(
     corpus: CorpusArgument,
-    document: Annotated[str, typer.Argument(help="component/file#position, or a URL")],
+    document: Annotated[str, typer.Argument(help="component/file#position, component/file, or a URL")],
     as_json: JsonOption = False,
 ) -> None:
     """Tell the whole life of a document: source, signals, edits, decision, twin, shard."""
@@ -185,8 +185,12 @@ def _tell(life: Life, manifest: Manifest) -> None:
     if document["language"]:
         score = document["language_score"]
         row("language", document["language"], None if score is None else f"(score {score:.3f})")
+    by_stage: dict[str, list[dict[str, Any]]] = {}
     for edit in life.edits:
-        row("edited", f"{edit['rule']}: {edit['count']} times; {edit['bytes_before']:,} → {edit['bytes_after']:,} bytes")
+        by_stage.setdefault(edit["step"] + " " + edit["stage"], []).append(edit)
+    for edits in by_stage.values():
+        kinds = ", ".join(f"{edit['rule'].partition('.')[2]} {edit['count']:,}×" for edit in edits)
+        row("edited", f"{edits[0]['stage']}: {kinds}; {edits[0]['bytes_before']:,} → {edits[0]['bytes_after']:,} bytes")
     if removal is None:
         row("kept", f"{document['text_bytes']:,} bytes of text, sha256 {document['text_sha256'][:16]}…")
         if document["split"]:
@@ -251,6 +255,6 @@ def _open(corpus: str) -> tuple[Folder, Manifest]:
     try:
         folder = Folder(corpus.removesuffix(f"/{MANIFEST}"))
         return folder, Manifest.load(folder)
-    except (ManifestError, StorageError) as error:
-        typer.echo(f"error: {error}", err=True)
+    except (ManifestError, StorageError, OSError) as error:
+        typer.echo(f"error: {corpus} is no corpus that can be read: {error}", err=True)
         raise typer.Exit(1) from None

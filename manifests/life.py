@@ -28,8 +28,13 @@ class Life:
         return json.dumps(self.__dict__, ensure_ascii=False, indent=1)
 
 
+MOST_OF_A_FILE = 20
+WHOLE_FILE = "select * from documents where component = ? and file = ?"
+
+
 def lives(logs: Logs, id_or_url: str) -> list[Life]:
-    """The documents with this id or URL; a URL may have been crawled several times. Empty when none came in."""
+    """The documents with this id or URL, or the first ones of this file (`component/file`); a URL may have been crawled several
+    times. Empty when none came in."""
     try:
         wanted = DocumentId.parse(id_or_url)
         found = logs.sql(
@@ -38,6 +43,9 @@ def lives(logs: Logs, id_or_url: str) -> list[Life]:
         )
     except ValueError:
         found = []
+    component, _, file = id_or_url.partition("/")
+    if not found and file:
+        found = logs.sql(f"{WHOLE_FILE} order by position limit {MOST_OF_A_FILE}", [component, file])
     if not found:
         found = logs.sql("select * from documents where url_key = ? order by component, file, position", [url_key(id_or_url)])
     if not found:

@@ -16,10 +16,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from manifests.manifest import Manifest
-from manifests.schemas import DOCUMENT_LOG, EDITS, REMOVALS, SHARD_INDEX
+from manifests.schemas import LOG_SCHEMAS, SHARD_INDEX
 from manifests.storage import Folder
-
-FIXED = {"removals": REMOVALS, "edits": EDITS, "documents": DOCUMENT_LOG}
 
 
 class Logs:
@@ -29,7 +27,7 @@ class Logs:
         self.corpus = corpus
         self.manifest = manifest
         self.connection = duckdb.connect()
-        for name, schema in FIXED.items():
+        for name, schema in LOG_SCHEMAS.items():
             self._view(name, [log.path for log in manifest.content.logs if log.kind == name], schema)
         self._view("shard_index", [shard.index for shard in manifest.content.shards], SHARD_INDEX)
         self.signals = self._signal_views()

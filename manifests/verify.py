@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from manifests.identity import printed_ids
-from manifests.logs import FIXED, read_parquet
+from manifests.logs import read_parquet
 from manifests.manifest import Content, LogFile, Manifest, ManifestError, Shard, receipt_list
-from manifests.schemas import SHARD_INDEX
+from manifests.schemas import LOG_SCHEMAS, SHARD_INDEX
 from manifests.storage import Folder, sha256_of
 
 MOST_FINDINGS_A_FILE = 5
@@ -34,7 +34,7 @@ def verify(corpus: Folder, manifest: Manifest) -> Iterator[str]:
     yield from _check_conservation(content)
     yield from _check_receipts(corpus, manifest)
     yield from _check_listing(content)
-    schemas = {log.path: FIXED.get(log.kind) for log in content.logs} | {shard.index: SHARD_INDEX for shard in content.shards}
+    schemas = {log.path: LOG_SCHEMAS.get(log.kind) for log in content.logs} | {shard.index: SHARD_INDEX for shard in content.shards}
     for path in (path for path in schemas if path not in damaged):
         try:
             found = read_parquet(corpus, path).schema
@@ -95,7 +95,7 @@ def _check_listing(content: Content) -> Iterator[str]:
     for shard in content.shards:
         tokens[shard.component][shard.split] += shard.tokens
     for name, component in content.components.items():
-        for kind in sorted(FIXED.keys() - kinds[name]):
+        for kind in sorted(LOG_SCHEMAS.keys() - kinds[name]):
             yield f"component {name}: the manifest lists no log of its {kind}"
         if dict(tokens[name]) != component.tokens:
             yield f"component {name}: its shards have the tokens {dict(tokens[name])}, the manifest says {component.tokens}"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from stages.stage import Options
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Build a corpus from a recipe.")
 
@@ -27,6 +31,7 @@ def run(
 ) -> None:
     """Build the corpus of a recipe, or go on with it; what is done already is not done again."""
     from manifests.storage import Folder, StorageError
+    from pipeline import summary
     from pipeline.execution import make_executor
     from pipeline.inputs import InputError
     from pipeline.lock import Locked
@@ -60,6 +65,8 @@ def run(
     tokens = sum(shard.tokens for shard in content.shards)
     parts = sum(result.ran.values())
     typer.echo(f"{corpus}: {documents_in:,} documents in, {kept:,} kept, {documents_in - kept:,} removed, {tokens:,} tokens")
+    for line in summary.remarks(content):
+        typer.echo(line, err=True)
     typer.echo(f"{'nothing to do' if not parts else f'{parts} parts run'}; digest {result.manifest.digest}")
 
 
@@ -75,7 +82,7 @@ def plan(recipe: RecipePath, corpus: CorpusOption = "corpus", part_mib: PartOpti
     from pipeline.run import survey
 
     try:
-        reports = survey(Recipe.load(recipe), Folder(corpus), part_mib << 20)
+        reports, changed = survey(Recipe.load(recipe), Folder(corpus), part_mib << 20)
     except RecipeError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from None
@@ -84,7 +91,12 @@ def plan(recipe: RecipePath, corpus: CorpusOption = "corpus", part_mib: PartOpti
         raise typer.Exit(1) from None
     console = Console(highlight=False)
     console = console if console.is_terminal else Console(highlight=False, width=140)
-    table = Table(title=f"{recipe} → {corpus}", title_justify="left", box=None, pad_edge=False)
+    known = [report for report in reports if report.parts is not None]
+    parts, finished = sum(report.parts or 0 for report in known), sum(report.finished for report in known)
+    console.print(f"{recipe} → {corpus}: {parts - finished:,} of {parts:,} parts to run, as far as can be told yet")
+    for line in changed:
+        console.print(f"  since the corpus was built: {line}", markup=False)
+    table = Table(box=None, pad_edge=False)
     for heading in ("step", "parts", "done", "to run"):
         table.add_column(heading, justify="left" if heading == "step" else "right", no_wrap=True)
     table.add_column("what it does")
@@ -98,7 +110,7 @@ def plan(recipe: RecipePath, corpus: CorpusOption = "corpus", part_mib: PartOpti
         table.add_row(report.step.name, *numbers, report.step.about, _needs(report.step.needs))
     console.print(table)
     if any(report.parts is None for report in reports):
-        console.print("? follows from the counts of steps before it")
+        console.print(f"? follows from the counts of steps before it; a part reads about {part_mib} MiB of input or less")
 
 
 @app.command()
@@ -134,26 +146,48 @@ def stages(name: Annotated[str | None, typer.Argument(help="a stage or an input 
     if name is None:
         for title, names in (
             ("input formats", FORMATS),
-            ("row-local stages", registry.names()),
-            ("corpus-wide stages", registry.CORPUS_WIDE),
+            ("stages that look at each document alone, in a component or over the whole corpus", registry.names()),
+            ("stages that need the whole corpus", registry.CORPUS_WIDE),
         ):
             console.print(f"{title}: {', '.join(names)}")
+        console.print("corpusmill stages NAME shows the options of one")
         return
     try:
         if name in registry.CORPUS_WIDE:
             options = registry.corpus_wide_options(name)
         else:
             options = find_reader(name).options_type if name in FORMATS else registry.find(name).options_type
-    except (registry.UnknownStage, UnknownFormat) as error:
-        typer.echo(f"error: {error.args[0]}", err=True)
+    except (registry.UnknownStage, UnknownFormat):
+        known_names = [*FORMATS, *registry.names(), *registry.CORPUS_WIDE]
+        near = difflib.get_close_matches(name, known_names, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known_names)}"
+        typer.echo(f"error: no stage or format {name!r}; {hint}", err=True)
         raise typer.Exit(2) from None
+    conditions = _conditions(name, options)
     table = Table(title=f"options of {name}", title_justify="left", box=None, pad_edge=False)
     for heading in ("option", "default", "what it does"):
         table.add_column(heading)
     for option, field in options.model_fields.items():
         default = "required" if field.is_required() else str(field.default)
-        table.add_row(option, default, field.description or "")
+        table.add_row(option, default, field.description or conditions.get(option, ""))
     console.print(table)
+
+
+def _conditions(name: str, options: type[Options]) -> dict[str, str]:
+    """For a filter, what each threshold is compared with: option → words."""
+    from stages import registry
+    from stages.stage import Filter
+
+    if name not in registry.names():
+        return {}
+    implementation = registry.find(name)
+    if not issubclass(implementation, Filter):
+        return {}
+    found = {}
+    for rule in implementation(options()).rules():
+        condition = next(key for key, value in rule.model_dump().items() if key.startswith("keep_if") and value is not None)
+        found[rule.name.rpartition(".")[2]] = f"{condition.replace('_', ' ')} this: {rule.signal}"
+    return found
 
 
 def _needs(needs: tuple[str, ...]) -> str:

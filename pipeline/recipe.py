@@ -201,11 +201,18 @@ class _Loader:
             where = (*at, *first["loc"])
             known = list(model.model_fields)
             if first["type"] == "extra_forbidden":
+                name = str(first["loc"][-1])
+                if model is _WrittenComponent and name in _reader_options(raw):
+                    raise self.error(where, f"{name!r} is an option of the format: it stands under `reader:`") from None
+                if name == "license":
+                    raise self.error(where, "unknown name 'license'; did you mean 'licence'?") from None
                 raise self.error(where, f"unknown name {first['loc'][-1]!r}{_nearest(str(first['loc'][-1]), known)}") from None
             if first["type"] == "missing" and first["loc"][-1] == "licence":
                 raise self.error(where[:-1], "a component needs a licence (an SPDX name where there is one)") from None
             if first["type"] == "missing":
                 raise self.error(where[:-1], f"{first['loc'][-1]!r} is missing") from None
+            if first["type"] in ("tuple_type", "list_type"):
+                raise self.error(where, f"a list is needed, such as [{first.get('input')}]") from None
             raise self.error(where, f"{first['msg']} (here: {first.get('input')!r})") from None
 
     def _component(self, name: str, raw: Any) -> Component:
@@ -336,6 +343,13 @@ class _Loader:
 
     def resolve(self, path: str) -> str:
         return path if is_remote(path) else str(self.folder / path)
+
+
+def _reader_options(raw: dict[str, Any]) -> set[str]:
+    try:
+        return set(find_reader(str(raw.get("format"))).options_type.model_fields)
+    except KeyError:
+        return set()
 
 
 def _data_options(options_type: type[Options]) -> Iterator[str]:

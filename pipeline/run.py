@@ -21,6 +21,7 @@ from pipeline.progress import Progress
 from pipeline.receipts import Receipt
 from pipeline.recipe import Recipe
 from pipeline.steps import Done, Plan, Step
+from pipeline.summary import changes, removals_so_far
 from pipeline.work import STEPS, Work
 
 SHOWN_FAILURES = 5
@@ -80,9 +81,13 @@ def run(recipe: Recipe, corpus: Folder, executor: Executor, progress: Progress, 
         return Result(manifest, ran)
 
 
-def survey(recipe: Recipe, corpus: Folder, part_bytes: int = PART_BYTES) -> list[StepReport]:
-    """What is done and what will run, without running anything."""
+def survey(recipe: Recipe, corpus: Folder, part_bytes: int = PART_BYTES) -> tuple[list[StepReport], list[str]]:
+    """What is done and what will run, without running anything; and what has changed since the corpus was built."""
     plan = make_plan(recipe, part_bytes)
+    try:
+        changed = changes(Manifest.load(corpus).content, plan) if corpus.exists(MANIFEST) else []
+    except ManifestError as error:
+        changed = [str(error)]
     done: Done = {}
     reports = []
     for step in plan.steps:
@@ -95,7 +100,7 @@ def survey(recipe: Recipe, corpus: Folder, part_bytes: int = PART_BYTES) -> list
         reports.append(StepReport(step, len(works), len(found)))
         if len(found) == len(works):
             done[step.name] = [found[one] for one in prints]
-    return reports
+    return reports, changed
 
 
 def _known(plan: Plan, corpus: Folder) -> Done:
@@ -143,7 +148,10 @@ def _run_step(
     ordered = [found[one] for one in prints]
     _check_errors(step, ordered, recipe, corpus)
     if step.check is not None:
-        step.check(ordered)
+        try:
+            step.check(ordered)
+        except Exception as error:
+            raise RunFailed(f"{step.name}: {error}; {removals_so_far(done)}") from error
     return ordered, len(todo)
 
 

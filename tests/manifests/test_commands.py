@@ -88,9 +88,15 @@ def test_why_tells_of_a_kept_document_its_edits_split_and_shard(crawl: Crawl, fi
     document = next(row for row in rows(finished, "documents", "books") if row["id"] == crawl.planted.personal)
     assert document["removed_by"] is None
     shown = call("why", finished, crawl.planted.personal).stdout
-    assert "personal_data.email: 1 times" in shown
+    assert "personal_data: email 1×" in shown
     assert document["shard"] in shown
     assert document["split"] in shown
+
+
+def test_why_of_a_file_tells_of_its_documents(finished: Path) -> None:
+    told = json.loads(call("why", finished, "books/north/0.jsonl", "--json").stdout)
+    mine = [row["id"] for row in rows(finished, "documents", "books") if row["file"] == "north/0.jsonl"]
+    assert [life["document"]["id"] for life in told] == mine[:20]
 
 
 def test_why_finds_a_url_with_its_query_and_every_document_that_has_it(finished: Path) -> None:
@@ -109,7 +115,7 @@ def test_why_as_json_parses_for_every_document(finished: Path) -> None:
         assert (life["removal"] is None) == (document["removed_by"] is None)
 
 
-@pytest.mark.parametrize("unknown", ["books/north/0.jsonl#999", "nonsense", "https://nowhere.example/", "books/north/0.jsonl", "' or 1=1 --", "[/red]#1"])
+@pytest.mark.parametrize("unknown", ["books/north/0.jsonl#999", "nonsense", "https://nowhere.example/", "books/north/9.jsonl", "' or 1=1 --", "[/red]#1"])
 def test_why_of_an_unknown_document_is_an_error(finished: Path, unknown: str) -> None:
     result = call("why", finished, unknown)
     assert result.exit_code == 1

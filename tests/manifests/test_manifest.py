@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 from manifests.manifest import Manifest, ManifestError, digest, json_schema
+from manifests.schemas import LOG_SCHEMAS
 from manifests.storage import Folder
 
 
@@ -147,3 +148,15 @@ def test_inputs_are_listed_with_their_digests(crawl: Any, manifest: Manifest) ->
             data = (crawl.folder / name / one.path).read_bytes()
             assert (one.bytes, one.sha256) == (len(data), hashlib.sha256(data).hexdigest())
         assert len(component.inputs) == sum(path.is_file() for path in (crawl.folder / name).rglob("*"))
+
+
+def test_the_page_about_a_corpus_lists_every_column_of_every_log() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "corpus.md").read_text()
+    for kind, schema in LOG_SCHEMAS.items():
+        line = next(line for line in page.splitlines() if line.startswith(f"| {kind} |"))
+        assert line.partition("| ")[2].partition("| ")[2].rstrip(" |").split() == [f"`{name}`" for name in schema.names]
+
+
+def test_the_published_schema_is_the_one_of_this_version() -> None:
+    published = json.loads((Path(__file__).parents[2] / "docs" / "manifest.schema.json").read_text())
+    assert published == json_schema()

@@ -175,16 +175,22 @@ def test_the_lock_of_a_killed_run_does_not_block_the_next(small: Recipe, tmp_pat
 def test_plan_says_what_is_done_and_what_will_run(small: Recipe, tmp_path: Path) -> None:
     from pipeline.run import survey
 
-    before = {report.step.name: (report.parts, report.finished) for report in survey(small, Folder(tmp_path / "corpus"), 1000)}
+    before = {report.step.name: (report.parts, report.finished) for report in survey(small, Folder(tmp_path / "corpus"), 1000)[0]}
     assert before["docs.1.measure"] == (3, 0)
     assert before["docs.2.rules"] == (None, 0)
     assert not (tmp_path / "corpus").exists()
     build(small, tmp_path / "corpus", part_bytes=1000)
-    after = {report.step.name: (report.parts, report.finished) for report in survey(small, Folder(tmp_path / "corpus"), 1000)}
+    after = {report.step.name: (report.parts, report.finished) for report in survey(small, Folder(tmp_path / "corpus"), 1000)[0]}
     assert all(parts == done for parts, done in after.values())
     (tmp_path / "docs" / "d.jsonl").write_bytes(lines_of([{"text": article("d")}]))
-    added = {report.step.name: (report.parts, report.finished) for report in survey(small, Folder(tmp_path / "corpus"), 1000)}
+    added = {report.step.name: (report.parts, report.finished) for report in survey(small, Folder(tmp_path / "corpus"), 1000)[0]}
     assert added["docs.1.measure"] == (4, 3)
+    stricter = write_small(tmp_path, {}, small_recipe(["repair", {"gopher_quality": {"min_words": 40}}, "c4"], ["exact_dedup"]))
+    assert survey(stricter, Folder(tmp_path / "corpus"), 1000)[1] == [
+        "docs: gopher_quality: min_words 50 → 40",
+        "docs: personal_data is gone",
+        "docs: new 1 files, such as d.jsonl",
+    ]
     result = CliRunner().invoke(app, ["plan", small.path, "--corpus", str(tmp_path / "corpus")])
     assert result.exit_code == 0
     assert "docs.1.measure" in result.stdout
