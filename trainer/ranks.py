@@ -6,6 +6,7 @@ gloo, so that no rank waits for its GPU to say them.
 
 from __future__ import annotations
 
+import gc
 import os
 from dataclasses import dataclass
 
@@ -80,4 +81,5 @@ class Ranks:
 
     def leave(self) -> None:
         if dist.is_initialized():
+            gc.collect()  # a finished run is a cycle that holds the group; gloo's threads must end before the interpreter does
             dist.destroy_process_group()
