@@ -81,5 +81,5 @@ class Ranks:
 
     def leave(self) -> None:
         if dist.is_initialized():
-            gc.collect()  # a finished run is a cycle that holds the group; gloo's threads must end before the interpreter does
+            gc.collect()  # whatever still holds the group would end it only with the interpreter
             dist.destroy_process_group()
