@@ -34,7 +34,8 @@ def verify(corpus: Folder, manifest: Manifest) -> Iterator[str]:
     yield from _check_conservation(content)
     yield from _check_receipts(corpus, manifest)
     yield from _check_listing(content)
-    schemas = {log.path: LOG_SCHEMAS.get(log.kind) for log in content.logs} | {shard.index: SHARD_INDEX for shard in content.shards}
+    schemas = {log.path: LOG_SCHEMAS.get(log.kind) for log in content.logs}
+    schemas |= {shard.index: SHARD_INDEX for shard in content.shards}
     for path in (path for path in schemas if path not in damaged):
         try:
             found = read_parquet(corpus, path).schema

@@ -10,13 +10,14 @@ import pyarrow.parquet as pq
 
 from manifests.identity import printed_ids
 from manifests.manifest import SPLITS
+from manifests.shards import check_tokens
 from manifests.storage import Folder
 from pipeline import documents, shuffle
 from pipeline.provenance import check_data, check_libraries
 from pipeline.receipts import State
 from pipeline.splitting import PartSplits
 from pipeline.work import Task
-from stages.shards import check_shard, document_offsets, order_keys, pack_shard, shard_count, shard_of
+from stages.shards import document_offsets, order_keys, pack_shard, shard_count, shard_of
 from stages.tokenizer import Encoder, TokenizerOptions, sample_key, train_tokenizer
 
 BYTES_PER_TOKEN = 4
@@ -141,7 +142,7 @@ def pack(task: Task) -> None:
     tokens = lists.flatten().to_numpy() if len(lists) else np.zeros(0, dtype=dtype)
     packed, index = pack_shard(table["id"], table["key"].to_numpy(), document_offsets(lengths), tokens, table["bytes"].to_numpy())
     name = shard_name(arguments["component"], arguments["split"], arguments["number"])
-    check_shard(packed, arguments["vocabulary"], name)
+    check_tokens(packed, arguments["vocabulary"], name)
     data = np.ascontiguousarray(packed, dtype=dtype)
     task.receipt.add("shard", task.corpus.write(task.file("shard.bin"), data.tobytes()), len(packed))
     task.receipt.add("index", write_parquet(task.corpus, task.file("shard.parquet"), index), index.num_rows)

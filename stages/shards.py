@@ -23,9 +23,6 @@ from stages.stage import Options
 VERSION = 1
 NAME = "shards"
 
-check_shard = check_tokens
-"""ShardError when tokens cannot be text of their vocabulary; readers of shards ask the same judge."""
-
 
 class ShardOptions(Options):
     target_tokens: int = Field(100_000_000, ge=1, description="tokens a shard is to have, on average at most")
@@ -104,5 +101,5 @@ def read_tokens(data: bytes, vocabulary: int, tokens: int, where: str = "shard")
             f"but it has {len(data)}"
         )
     ids = np.frombuffer(data, dtype=dtype)
-    check_shard(ids, vocabulary, where)
+    check_tokens(ids, vocabulary, where)
     return ids

@@ -167,7 +167,8 @@ def evaluate(
         if ranks is not None:
             ranks.leave()
     if ranks.first:
-        plain = f"{score.describe()}\nval_bpb={score.val_bpb:.4f}"
+        name = "val" if split is HeldOut.validation else split.value
+        plain = f"{score.describe()}\n{name}_bpb={score.val_bpb:.4f}"
         print(json.dumps(score.as_json(), indent=1) if as_json else plain, flush=True)
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from manifests import shards
 from manifests.shards import JUDGED_TOKENS, ShardError, check_tokens
-from stages.shards import check_shard
 
 
 def test_few_tokens_are_not_judged_for_being_one_id() -> None:
@@ -38,7 +37,3 @@ def test_tokens_are_counted_over_the_whole_shard_however_it_is_read(monkeypatch:
         check_tokens(np.concatenate([tokens[:-11], np.full(11, 7, np.uint16)]), 100)
     with pytest.raises(ShardError, match="token id 100"):
         check_tokens(np.concatenate([tokens[:-1], np.array([100], np.uint16)]), 100)
-
-
-def test_the_writer_of_shards_asks_the_same_judge() -> None:
-    assert check_shard is check_tokens

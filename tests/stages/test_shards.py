@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from manifests.schemas import SHARD_INDEX
+from manifests.shards import check_tokens
 from stages.shards import (
     ShardError,
-    check_shard,
     document_offsets,
     order_keys,
     pack_shard,
@@ -99,15 +99,15 @@ def test_a_file_of_another_width_than_declared_is_refused() -> None:
 
 
 def test_an_id_outside_the_vocabulary_is_refused() -> None:
-    check_shard(np.array([0, 99]), 100)
+    check_tokens(np.array([0, 99]), 100)
     with pytest.raises(ShardError, match="token id 100 is not in a vocabulary of 100"):
-        check_shard(np.array([0, 100]), 100)
+        check_tokens(np.array([0, 100]), 100)
 
 
 def test_a_shard_that_is_one_id_for_the_most_part_is_refused() -> None:
     half = np.array([7] * 50 + list(range(8, 58)))
-    check_shard(half, 100)
+    check_tokens(half, 100)
     with pytest.raises(ShardError, match="51 of its 100 tokens are the id 7"):
-        check_shard(np.where(half == 57, 7, half), 100)
-    check_shard(np.array([0, 5, 5, 5]), 100)  # three words can be one word three times
-    check_shard(np.array([], dtype=np.uint16), 100)
+        check_tokens(np.where(half == 57, 7, half), 100)
+    check_tokens(np.array([0, 5, 5, 5]), 100)  # three words can be one word three times
+    check_tokens(np.array([], dtype=np.uint16), 100)
