@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from manifests.terminal import terminal, visible
+
 if TYPE_CHECKING:
-    from rich.console import Console
 
     from manifests.life import Life
     from manifests.manifest import Manifest
@@ -45,7 +46,7 @@ def main() -> None:
     except Exception as error:
         if os.environ.get(TRACE):
             raise
-        print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+        print(visible(f"error: {type(error).__name__}: {error}"), file=sys.stderr)
         print(f"this was not expected; with {TRACE}=1 the place is shown", file=sys.stderr)
         sys.exit(1)
 
@@ -63,7 +64,7 @@ def verify(corpus: CorpusArgument) -> None:
     folder, manifest = _open(corpus)
     findings = list(findings_of(folder, manifest))
     for finding in findings:
-        typer.echo(finding)
+        typer.echo(visible(finding))
     content = manifest.content
     documents = sum(one.documents_in for one in content.components.values())
     if findings:
@@ -87,7 +88,7 @@ def funnel(corpus: CorpusArgument, as_json: JsonOption = False) -> None:
     console = terminal()
     for name, component in content.components.items():
         table = Table(
-            title=f"{name} ({component.licence})", title_justify="left", caption_justify="left", box=None, pad_edge=False
+            title=visible(f"{name} ({component.licence})"), title_justify="left", caption_justify="left", box=None, pad_edge=False
         )
         for heading in ("stage", "in", "kept", "removed", "%"):
             table.add_column(heading, justify="left" if heading == "stage" else "right", no_wrap=True)
@@ -101,7 +102,7 @@ def funnel(corpus: CorpusArgument, as_json: JsonOption = False) -> None:
                 continue
             share = f"{100 * gone / count.documents_in:.1f}" if count.documents_in and gone else ""
             table.add_row(
-                count.stage,
+                visible(count.stage),
                 f"{count.documents_in:,}",
                 f"{count.documents_kept:,}",
                 f"{gone:,}" if gone else "",
@@ -120,17 +121,9 @@ def funnel(corpus: CorpusArgument, as_json: JsonOption = False) -> None:
             unread and f"files not read: {unread}",
         ):
             if line:
-                console.print(line)
+                console.print(visible(line))
         console.print()
     console.print(f"digest {manifest.digest}")
-
-
-def terminal() -> Console:
-    """Where tables go: as wide as the terminal, and wide enough to read where there is none."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=140)
 
 
 @app.command()
@@ -140,14 +133,22 @@ def why(
     as_json: JsonOption = False,
 ) -> None:
     """Tell the whole life of a document: source, signals, edits, decision, twin, shard."""
+    import duckdb
+
     from manifests.life import lives
     from manifests.logs import Logs
 
     folder, manifest = _open(corpus)
-    with Logs(folder, manifest) as logs:
-        found = lives(logs, document)
+    try:
+        with Logs(folder, manifest) as logs:
+            found = lives(logs, document)
+    except duckdb.Error as error:
+        typer.echo(
+            visible(f"error: the logs of {corpus} cannot be read; `corpusmill verify` says what is wrong: {error}"), err=True
+        )
+        raise typer.Exit(1) from None
     if not found:
-        typer.echo(f"error: no document of {corpus} has the id or URL {document!r}", err=True)
+        typer.echo(visible(f"error: no document of {corpus} has the id or URL {document!r}"), err=True)
         raise typer.Exit(1)
     if as_json:
         typer.echo(f"[{', '.join(life.as_json() for life in found)}]")
@@ -171,14 +172,14 @@ def _tell(life: Life, manifest: Manifest) -> None:
     console = terminal()
     document, removal = life.document, life.removal
     component = manifest.content.components[document["component"]]
-    table = Table(show_header=False, title=Text(document["id"]), title_justify="left", box=None, pad_edge=False)
+    table = Table(show_header=False, title=Text(visible(document["id"])), title_justify="left", box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
 
     def row(name: str, *values: Any) -> None:
         shown = [str(value) for value in values if value is not None]
         if shown:
-            table.add_row(name, Text(" ".join(shown)))
+            table.add_row(name, Text(visible(" ".join(shown))))
 
     row("came from", document["url"], document["date"], document["media_type"])
     row("file", f"{document['file']} at {document['position']}, of {component.source}, licence {component.licence}")
@@ -244,7 +245,7 @@ def _jaccard(value: float | None) -> str | None:
 
 def _by_rule(numbers: dict[str, int], stage: str) -> str:
     ordered = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
-    return "\n".join(f"{rule.removeprefix(stage + '.')} {number:,}" for rule, number in ordered)
+    return visible("\n".join(f"{rule.removeprefix(stage + '.')} {number:,}" for rule, number in ordered))
 
 
 def _open(corpus: str) -> tuple[Folder, Manifest]:
@@ -256,5 +257,5 @@ def _open(corpus: str) -> tuple[Folder, Manifest]:
         folder = Folder(corpus.removesuffix(f"/{MANIFEST}"))
         return folder, Manifest.load(folder)
     except (ManifestError, StorageError, OSError) as error:
-        typer.echo(f"error: {corpus} is no corpus that can be read: {error}", err=True)
+        typer.echo(visible(f"error: {corpus} is no corpus that can be read: {error}"), err=True)
         raise typer.Exit(1) from None

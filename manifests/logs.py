@@ -78,5 +78,5 @@ class Logs:
 
 def read_parquet(corpus: Folder, path: str) -> pa.Table:
     """One Parquet file, with the schema that it was written with."""
-    with corpus.open(path) as file:
-        return pq.ParquetFile(file).read()
+    # From memory: a reader that still held the file when the interpreter ended has been seen to abort it.
+    return pq.ParquetFile(pa.BufferReader(corpus.read(path))).read()

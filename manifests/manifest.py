@@ -141,6 +141,20 @@ class Content(Part):
     shards: list[Shard] = Field(default_factory=list)
     logs: list[LogFile] = Field(default_factory=list)
 
+    @model_validator(mode="after")
+    def _each_file_once_and_in_its_place(self) -> Content:
+        paths = [path for shard in self.shards for path in (shard.path, shard.index)] + [log.path for log in self.logs]
+        if len(set(paths)) != len(paths):
+            twice = next(path for path in paths if paths.count(path) > 1)
+            raise ValueError(f"{twice} is listed twice")
+        for shard in self.shards:
+            stem = shard.path.removesuffix(".bin")
+            if shard.component not in self.components:
+                raise ValueError(f"{shard.path}: there is no component {shard.component!r}")
+            if not stem.startswith(f"tokens/{shard.component}/{shard.split}/") or shard.index != f"{stem}.parquet":
+                raise ValueError(f"{shard.path}: not where a {shard.split} shard of {shard.component} and its index lie")
+        return self
+
 
 class Manifest(Part):
     """A corpus. `load` checks the digests of its two sections; `manifests.verify` checks the files."""
@@ -196,6 +210,8 @@ def receipt_list(corpus: Folder, manifest: Manifest) -> list[dict[str, Any]] | N
     ManifestError when the list is there and is not the manifest's.
     """
     about = manifest.run.get("receipts", {})
+    if not isinstance(about, dict) or (about and not {"path", "sha256"} <= set(about)):
+        raise ManifestError(f"{corpus.url}/{MANIFEST}: run.receipts does not say where the receipts are listed")
     if not about or not corpus.exists(about["path"]):
         return None
     data = corpus.read(about["path"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ import fsspec
 
 READ_CHUNK = 1 << 20
 TEMPORARY_PREFIX = ".partial-"
+NO_FILE = -1
+"""The size of what lies in a folder and cannot be read as a file."""
 
 
 class StorageError(Exception):
@@ -56,6 +59,8 @@ class Folder:
     """A folder on any file system. Names given to its methods are relative, with `/`, and stay inside it."""
 
     def __init__(self, url: str | os.PathLike[str], **options: Any) -> None:
+        if not os.fspath(url):
+            raise StorageError("an empty path names no folder")
         self.url = os.fspath(url).rstrip("/") or "/"
         self.options = options
         try:
@@ -86,10 +91,16 @@ class Folder:
 
     def open(self, name: str) -> BinaryIO:
         """`name` for reading; FileNotFoundError when it is not there."""
-        opened: BinaryIO = self.fs.open(self.path(name), "rb")
+        path = self.path(name)
+        if self.local and not stat.S_ISREG(os.stat(path).st_mode):
+            raise StorageError(f"{path} is not a regular file")
+        opened: BinaryIO = self.fs.open(path, "rb")
         return opened
 
     def read(self, name: str) -> bytes:
+        if self.local:
+            with self.open(name) as file:
+                return file.read()
         self.fs.invalidate_cache()
         data: bytes = self.fs.cat_file(self.path(name))
         return data
@@ -112,8 +123,8 @@ class Folder:
         return _stamp(name, self.fs.info(self.path(name)))
 
     def stamps(self) -> list[FileStamp]:
-        """Every file below, sorted by name, with size and version. Local links are followed, each folder once; StorageError names
-        what is neither file nor folder (a broken link, a pipe)."""
+        """Every file below, sorted by name, with size and version. Local links are followed, each folder once; what is neither
+        file nor folder (a broken link, a pipe) has the size NO_FILE."""
         if self.local:
             return sorted(_local_stamps(self.root, self.root, set()), key=lambda stamp: stamp.path)
         self.fs.invalidate_cache()
@@ -273,7 +284,7 @@ def _local_stamps(folder: str, root: str, seen: set[str]) -> Iterator[FileStamp]
                 found = entry.stat()
                 yield FileStamp(entry.path[len(root) + 1 :], found.st_size, str(found.st_mtime_ns))
             else:
-                raise StorageError(f"{entry.path} is neither a file nor a folder")
+                yield FileStamp(entry.path[len(root) + 1 :], NO_FILE, "")
 
 
 def _stamp(name: str, info: dict[str, Any]) -> FileStamp:

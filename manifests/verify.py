@@ -17,7 +17,7 @@ from manifests.identity import printed_ids
 from manifests.logs import read_parquet
 from manifests.manifest import Content, LogFile, Manifest, ManifestError, Shard, receipt_list
 from manifests.schemas import LOG_SCHEMAS, SHARD_INDEX
-from manifests.storage import Folder, sha256_of
+from manifests.storage import Folder, StorageError, sha256_of
 
 MOST_FINDINGS_A_FILE = 5
 _Place = tuple[str, int] | None
@@ -39,7 +39,7 @@ def verify(corpus: Folder, manifest: Manifest) -> Iterator[str]:
     for path in (path for path in schemas if path not in damaged):
         try:
             found = read_parquet(corpus, path).schema
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, StorageError, pa.ArrowException) as error:
             damaged.add(path)
             yield f"{path}: not a Parquet file that can be read: {error}"
             continue
@@ -80,6 +80,9 @@ def _check_file(corpus: Folder, path: str, sha256: str, size: int | None) -> Ite
             found, length = sha256_of(file)
     except FileNotFoundError:
         yield f"{path}: missing"
+        return
+    except (OSError, StorageError) as error:
+        yield f"{path}: cannot be read: {error}"
         return
     if size is not None and length != size:
         yield f"{path}: {length} bytes, the manifest says {size}"

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from manifests.terminal import terminal, visible
+
 if TYPE_CHECKING:
     from stages.stage import Options
 
@@ -51,10 +53,10 @@ def run(
         started = make_executor(executor, address, workers)
         result = run_recipe(loaded, folder, started, progress, part_mib << 20)
     except RecipeError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(visible(f"error: {error}"), err=True)
         raise typer.Exit(2) from None
     except (RunFailed, InputError, Locked, StorageError, SplitError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(visible(f"error: {error}"), err=True)
         raise typer.Exit(1) from None
     finally:
         if started is not None:
@@ -66,14 +68,13 @@ def run(
     parts = sum(result.ran.values())
     typer.echo(f"{corpus}: {documents_in:,} documents in, {kept:,} kept, {documents_in - kept:,} removed, {tokens:,} tokens")
     for line in summary.remarks(content):
-        typer.echo(line, err=True)
+        typer.echo(visible(line), err=True)
     typer.echo(f"{'nothing to do' if not parts else f'{parts} parts run'}; digest {result.manifest.digest}")
 
 
 @app.command()
 def plan(recipe: RecipePath, corpus: CorpusOption = "corpus", part_mib: PartOption = 128) -> None:
     """Show the steps of a recipe: what is done, what will run, and what waits for counts."""
-    from rich.console import Console
     from rich.table import Table
 
     from manifests.storage import Folder, StorageError
@@ -84,18 +85,17 @@ def plan(recipe: RecipePath, corpus: CorpusOption = "corpus", part_mib: PartOpti
     try:
         reports, changed = survey(Recipe.load(recipe), Folder(corpus), part_mib << 20)
     except RecipeError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(visible(f"error: {error}"), err=True)
         raise typer.Exit(2) from None
     except (InputError, StorageError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(visible(f"error: {error}"), err=True)
         raise typer.Exit(1) from None
-    console = Console(highlight=False)
-    console = console if console.is_terminal else Console(highlight=False, width=140)
+    console = terminal()
     known = [report for report in reports if report.parts is not None]
     parts, finished = sum(report.parts or 0 for report in known), sum(report.finished for report in known)
     console.print(f"{recipe} → {corpus}: {parts - finished:,} of {parts:,} parts to run, as far as can be told yet")
     for line in changed:
-        console.print(f"  since the corpus was built: {line}", markup=False)
+        console.print(visible(f"  since the corpus was built: {line}"))
     table = Table(box=None, pad_edge=False)
     for heading in ("step", "parts", "done", "to run"):
         table.add_column(heading, justify="left" if heading == "step" else "right", no_wrap=True)
@@ -127,7 +127,7 @@ def clean(
     try:
         deleted, size = clean_corpus(Folder(corpus), work_files)
     except (ManifestError, StorageError, Locked, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(visible(f"error: {error}"), err=True)
         raise typer.Exit(1) from None
     typer.echo(f"{corpus}: {deleted:,} files deleted, {size / 1e6:,.1f} MB")
 
@@ -135,14 +135,12 @@ def clean(
 @app.command()
 def stages(name: Annotated[str | None, typer.Argument(help="a stage or an input format; default: all, by name")] = None) -> None:
     """List the stages and input formats that a recipe can use, or the options of one."""
-    from rich.console import Console
     from rich.table import Table
 
     from stages import registry
     from stages.readers import FORMATS, UnknownFormat, find_reader
 
-    console = Console(highlight=False)
-    console = console if console.is_terminal else Console(highlight=False, width=140)
+    console = terminal()
     if name is None:
         for title, names in (
             ("input formats", FORMATS),

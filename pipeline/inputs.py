@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import xxhash
 
 from manifests.manifest import InputFile
-from manifests.storage import FileStamp, Folder, StorageError, relative_name
+from manifests.storage import NO_FILE, FileStamp, Folder, StorageError, relative_name
 from pipeline.recipe import Component
 
 PART_BYTES = 128 << 20
@@ -74,6 +74,8 @@ def discover(component: Component) -> Listing:
         if not _matches(stamp.path, component.files):
             unread[PurePosixPath(stamp.path).suffix or "no ending"] += 1
             continue
+        if stamp.size == NO_FILE:
+            raise InputError(f"component {component.name}: {folder.url}/{stamp.path} is a broken link, or no file")
         try:
             relative_name(stamp.path)
             stamp.path.encode()

@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from manifests.terminal import terminal, visible
 from pipeline.receipts import Receipt
 
 PLAIN_SECONDS = 10.0
@@ -28,10 +28,10 @@ class Progress:
     def __init__(self, quiet: bool = False, verbose: bool = False) -> None:
         self.quiet = quiet
         self.verbose = verbose
-        self.console = Console(stderr=True, quiet=quiet, highlight=False)
+        self.console = terminal(stderr=True, quiet=quiet)
 
     def line(self, text: str) -> None:
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(visible(text), soft_wrap=True)
 
     def failure(self, step: str, part: str, error: str, trace: str | None) -> None:
         self.line(f"{step} part {part} failed: {error}")

@@ -99,7 +99,7 @@ class _WrittenComponent(_Written):
     licence: str = Field(min_length=1)
     files: str | list[str] | None = None
     snapshot: str | None = None
-    priority: int = 0
+    priority: int = Field(0, ge=-(2**31), lt=2**31)
     reader: dict[str, Any] = Field(default_factory=dict)
     stages: list[Any] = Field(default_factory=list)
 

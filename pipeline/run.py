@@ -15,7 +15,7 @@ from manifests.verify import listed_files
 from pipeline import lock, receipts
 from pipeline.execution import Executor
 from pipeline.finish import finish, plan_digest
-from pipeline.inputs import PART_BYTES
+from pipeline.inputs import PART_BYTES, InputError, source_folder
 from pipeline.plan import make_plan
 from pipeline.progress import Progress
 from pipeline.receipts import Receipt
@@ -52,12 +52,13 @@ class Result:
 def run(recipe: Recipe, corpus: Folder, executor: Executor, progress: Progress, part_bytes: int = PART_BYTES) -> Result:
     """Builds the corpus and returns its manifest. RunFailed when a part cannot be done; starting again goes on from there."""
     started = time.time()
+    check_apart(recipe, corpus)
     with lock.exclusive(corpus) as held:
         plan = make_plan(recipe, part_bytes)
         known = _known(plan, corpus)
         if len(known) == len(plan.steps) and (manifest := _finished_before(corpus, recipe, plan, known)) is not None:
             return Result(manifest, dict.fromkeys(known, 0))
-        there = set(corpus.names(STEPS))
+        there = {f"{STEPS}/{stamp.path}": stamp.size for stamp in corpus.folder(STEPS).stamps()} if corpus.exists(STEPS) else {}
         done: Done = {}
         ran: dict[str, int] = {}
         for step in plan.steps:
@@ -79,6 +80,22 @@ def run(recipe: Recipe, corpus: Folder, executor: Executor, progress: Progress, 
             },
         )
         return Result(manifest, ran)
+
+
+def check_apart(recipe: Recipe, corpus: Folder) -> None:
+    """InputError when the corpus lies in a component's source, or the source in the corpus: a run would read what it wrote."""
+    mine = os.path.realpath(corpus.root) if corpus.local else corpus.url
+    for component in recipe.components.values():
+        folder, only = source_folder(component)
+        theirs = os.path.realpath(folder.root) if folder.local else folder.url
+        if folder.local != corpus.local:
+            continue
+        inside = f"{mine}/".startswith(f"{theirs}/") and only is None
+        if inside or f"{theirs}/".startswith(f"{mine}/"):
+            where = "in the source" if inside else "around the source"
+            raise InputError(
+                f"the corpus {corpus.url} lies {where} of component {component.name}, {component.source}: name another folder"
+            )
 
 
 def survey(recipe: Recipe, corpus: Folder, part_bytes: int = PART_BYTES) -> tuple[list[StepReport], list[str]]:
@@ -116,14 +133,14 @@ def _known(plan: Plan, corpus: Folder) -> Done:
 
 
 def _run_step(
-    step: Step, done: Done, corpus: Folder, executor: Executor, progress: Progress, recipe: Recipe, there: set[str]
+    step: Step, done: Done, corpus: Folder, executor: Executor, progress: Progress, recipe: Recipe, there: dict[str, int]
 ) -> tuple[list[Receipt], int]:
     """`there` are the work files that were left when the run began."""
     works = step.works(done)
     prints = [work.fingerprint for work in works]
     found = receipts.finished(corpus, step.name, prints)
     for one, receipt in list(found.items()):
-        if not there.issuperset(entry.path for entry in receipt.files.values()):
+        if any(there.get(entry.path) != entry.bytes for entry in receipt.files.values()):
             # Work files may be deleted once a corpus is built. A part that lost them is as good as never run.
             corpus.delete(receipts.receipt_name(step.name, one))
             del found[one]

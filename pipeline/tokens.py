@@ -168,7 +168,9 @@ def pack(task: Task) -> None:
 def shard_counts(documents_in: dict[str, int], split_bytes: dict[str, int], target_tokens: int) -> dict[str, int]:
     """Split → number of shards for one component, from its documents and UTF-8 bytes by split; 0 where there is no document."""
     return {
-        split: shard_count(split_bytes.get(split, 0) // BYTES_PER_TOKEN, target_tokens) if documents_in.get(split) else 0
+        split: min(documents_in[split], shard_count(split_bytes.get(split, 0) // BYTES_PER_TOKEN, target_tokens))
+        if documents_in.get(split)
+        else 0
         for split in SPLITS
     }
 

@@ -24,6 +24,8 @@ from stages.shingles import MAX_SHINGLES, ShingleOptions, ShingleSets
 VERSION = 1
 NAME = "minhash"
 RULE = "minhash.near_duplicate"
+MOST_MINIMA = 8192
+"""bands x rows; beyond, signatures would cost more than comparing texts."""
 
 
 class BandOptions(ShingleOptions):
@@ -38,6 +40,8 @@ class BandOptions(ShingleOptions):
 
     @model_validator(mode="after")
     def _sample_within_bucket(self) -> Self:
+        if self.bands * self.rows > MOST_MINIMA:
+            raise ValueError(f"{self.bands} bands of {self.rows} rows are more than {MOST_MINIMA:,} minima")
         if self.bucket_sample > self.max_bucket:
             raise ValueError(f"bucket_sample {self.bucket_sample} is above max_bucket {self.max_bucket}")
         return self

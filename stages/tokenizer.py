@@ -28,6 +28,8 @@ VERSION = 1
 NAME = "tokenizer"
 BOS = "<|bos|>"
 RESERVED = "<|reserved_{}|>"
+LARGEST_VOCABULARY = 1 << 22
+"""Far more than any tokenizer has; a larger id is a mistake that would cost gigabytes."""
 SPECIAL_TOKENS = 16
 """Ids 0 to 15 are BOS and 15 reserved ones, for whoever trains further."""
 
@@ -52,7 +54,7 @@ class TokenizerOptions(Options):
     """Either `file`, a tokenizer.json to use as it is, or how one is trained."""
 
     file: Annotated[str, DataFile()] | None = Field(None, description="a tokenizer.json to use instead of training one")
-    vocabulary: int = Field(32_768, ge=512, description="entries to train, special tokens included")
+    vocabulary: int = Field(32_768, ge=512, le=LARGEST_VOCABULARY, description="entries to train, special tokens included")
     pad_to: int = Field(64, ge=1, description="reserved tokens fill the vocabulary up to a multiple of this")
     sample_bytes: int = Field(
         256 << 20, ge=1, le=LARGEST_SAMPLE, description="UTF-8 bytes of training documents that it is trained on"
@@ -119,13 +121,19 @@ class Encoder:
             self._tokenizer = Tokenizer.from_str(tokenizer_json)
         except Exception as error:  # the library raises plain Exception
             raise TokenizerError(f"not a tokenizer.json: {error}") from error
+        if getattr(self._tokenizer.model, "dropout", None):
+            raise TokenizerError("its model has dropout: it would encode the same text differently each time")
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True  # text that spells a special token is text
         added = json.loads(tokenizer_json).get("added_tokens") or []
         self.special_tokens: dict[str, int] = {token["content"]: token["id"] for token in added if token.get("special")}
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
-        self.vocabulary = max(vocabulary.values()) + 1
+        self.vocabulary = max(vocabulary.values(), default=-1) + 1
+        if not 0 < self.vocabulary <= LARGEST_VOCABULARY:
+            raise TokenizerError(
+                f"its largest id makes a vocabulary of {self.vocabulary:,}; 1 to {LARGEST_VOCABULARY:,} are possible"
+            )
         self.dtype = token_dtype(self.vocabulary)
         self.bos_id = self._find_bos(bos)
         self._bytes_of = self._byte_table(vocabulary, {token["id"]: token["content"] for token in added})

@@ -164,7 +164,7 @@ class Corpus:
                 return self._fetch(name, sha256)
             path = Path(self.folder.path(name))
             if verify:
-                with open(path, "rb") as file:
+                with self.folder.open(name) as file:
                     _same_digest(f"{self.folder.url}/{name}", sha256_of(file)[0], sha256)
             elif not path.exists():
                 raise FileNotFoundError(path)

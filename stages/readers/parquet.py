@@ -209,6 +209,12 @@ def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
         column = column.dictionary_decode()
     if _is_text(column.type) or pa.types.is_null(column.type):
         column = column.cast(pa.large_binary())
+    elif pa.types.is_temporal(column.type):
+        # Python's times end at the year 9999 and at microseconds, and know fewer time zones: Arrow writes them itself.
+        try:
+            column = column.cast(pa.large_string()).cast(pa.large_binary())
+        except pa.ArrowException:
+            return [None] * len(column)
     return column.to_pylist()  # type: ignore[no-any-return]
 
 

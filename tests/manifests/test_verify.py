@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from manifests.manifest import Manifest, digest
+from manifests.manifest import Manifest, ManifestError, digest
 from manifests.storage import Folder
 from manifests.verify import verify
 
@@ -270,6 +270,9 @@ def test_a_log_of_other_columns_is_named(corpus: Corpus) -> None:
 
 def test_a_component_that_the_manifest_no_longer_lists_is_named(corpus: Corpus) -> None:
     del corpus.content["components"]["tables"]
+    with pytest.raises(ManifestError, match=r"tokens/tables/\S+: there is no component 'tables'"):
+        corpus.findings()
+    corpus.content["shards"] = [shard for shard in corpus.content["shards"] if shard["component"] != "tables"]
     assert named(corpus.findings(), "component tables", "does not list it")
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from manifests.manifest import ManifestError, digest
-from stages.shards import check_shard
+from manifests.shards import check_tokens
 from tests.trainer.corpus_fixture import VOCABULARY, build_corpus, documents_of_lengths, learnable_corpus
 from trainer.corpus import Corpus, CorpusError
 
@@ -96,7 +96,7 @@ def test_a_shard_of_mostly_one_id_is_refused(tmp_path: Path) -> None:
 
 def test_a_shard_too_small_to_judge_is_taken_as_the_pipeline_wrote_it(tmp_path: Path) -> None:
     tokens = np.array([0, *[7] * 30, 0, 1, 2, 3], np.uint16)
-    check_shard(tokens, VOCABULARY)
+    check_tokens(tokens, VOCABULARY)
     manifest = build_corpus(tmp_path, {("web", "train"): [[[7] * 30, [1, 2, 3]]]})
     component = Corpus.open(manifest).component("web", "train")
     assert component.read(0, 99).tolist() == tokens.tolist()
