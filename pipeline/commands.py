@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import signal
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -18,6 +19,14 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Build a corp
 RecipePath = Annotated[Path, typer.Argument(help="recipe.yaml")]
 CorpusOption = Annotated[str, typer.Option("--corpus", help="folder or URL (s3://…) of the corpus")]
 PartOption = Annotated[int, typer.Option("--part-mib", min=1, help="input of one part; changes nothing in the corpus")]
+
+
+class Terminated(BaseException):
+    """SIGTERM came."""
+
+
+def _terminated(*_: object) -> NoReturn:
+    raise Terminated
 
 
 @app.command()
@@ -47,6 +56,7 @@ def run(
         raise typer.BadParameter(f"{executor!r}: ray or inline", param_hint="--executor")
     progress = Progress(quiet, verbose)
     started = None
+    before = signal.signal(signal.SIGTERM, _terminated)
     try:
         loaded = Recipe.load(recipe)
         folder = Folder(corpus)
@@ -58,7 +68,11 @@ def run(
     except (RunFailed, InputError, Locked, StorageError, SplitError, OSError) as error:
         typer.echo(visible(f"error: {error}"), err=True)
         raise typer.Exit(1) from None
+    except Terminated:
+        typer.echo("stopped by SIGTERM; what is finished is kept: start the same command again to go on", err=True)
+        raise typer.Exit(128 + signal.SIGTERM) from None
     finally:
+        signal.signal(signal.SIGTERM, before)
         if started is not None:
             started.close()
     content = result.manifest.content

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Generator
@@ -87,7 +89,11 @@ class RayExecutor(Executor):
                     "num_cpus": self.workers,
                     "runtime_env": {"env_vars": {"PYTHONPATH": path}},
                 }
+            mine = threading.current_thread() is threading.main_thread()
+            on_term = signal.getsignal(signal.SIGTERM)
             ray.init(**options)
+            if mine and on_term is not None:  # Ray's own handler ends the process where it stands
+                signal.signal(signal.SIGTERM, on_term)
         self.ray = ray
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         self.cpus = max(1, int(resources.get("CPU", 1)))

@@ -223,3 +223,21 @@ def test_cleaning_leaves_a_whole_corpus_and_what_the_next_run_needs(small: Recip
     assert result.exit_code == 0
     assert corpus.names("steps") == []
     assert list(verify(corpus, again.manifest)) == []
+
+
+def test_sigterm_ends_a_run_with_143_and_the_same_command_goes_on(small: Recipe, tmp_path: Path) -> None:
+    said, code = "", 0
+    for attempt in range(5):  # a run may end before the signal reaches it
+        corpus = tmp_path / f"corpus{attempt}"
+        command = [sys.executable, "-m", "pipeline", "run", small.path, "--corpus", str(corpus), "--executor", "inline"]
+        process = subprocess.Popen(command, cwd=Path(pipeline.__file__).parents[1], stderr=subprocess.PIPE, text=True)
+        while process.poll() is None and not list(corpus.glob("receipts/*/*.json")):
+            pass
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate()
+        code = process.returncode
+        if code:
+            break
+    assert code == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM; what is finished is kept" in said
+    assert build(small, corpus).manifest.digest == build(small, tmp_path / "fresh").manifest.digest
