@@ -16,6 +16,7 @@ from pipeline.work import Work, execute
 
 IN_FLIGHT_PER_CPU = 4
 RETRIES = 3
+TOKEN_MODE = "RAY_AUTH_MODE"
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,9 @@ class RayExecutor(Executor):
         # The head keeps every task's events for its dashboard; with millions of parts that memory only grows.
         os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        if self.address and TOKEN_MODE not in os.environ and _token_is_here():
+            # `ray start` asks for the token of its machine where there is one, and a driver does not offer it unless told.
+            os.environ[TOKEN_MODE] = "token"
         import ray
 
         if not ray.is_initialized():
@@ -137,6 +141,12 @@ class RayExecutor(Executor):
     def close(self) -> None:
         if self.mine and self.ray is not None:
             self.ray.shutdown()
+
+
+def _token_is_here() -> bool:
+    """Is there a token for Ray's authentication, where Ray looks for one?"""
+    named = os.environ.get("RAY_AUTH_TOKEN_PATH", os.path.expanduser("~/.ray/auth_token"))
+    return bool(os.environ.get("RAY_AUTH_TOKEN")) or os.path.isfile(named)
 
 
 def make_executor(kind: str, address: str | None, workers: int | None) -> Executor:
