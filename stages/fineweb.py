@@ -10,7 +10,7 @@ import pyarrow as pa
 from pydantic import model_validator
 
 from manifests.rules import RATIO, Rule
-from stages import code_points, languages, signals, text_buffers
+from stages import code_points, datatrove_definitions, languages, signals, text_buffers
 from stages import filter_kernels as kernels
 from stages.gopher_repetition import repeated_pieces
 from stages.languages import Language
@@ -20,8 +20,8 @@ from stages.stage import Filter, Measurement, Options
 class FineWebOptions(Options):
     """Inclusive bounds: a share of exactly 0.12 is kept. None switches a rule off.
 
-    `compat: datatrove` takes that project's bound of 0.01 for characters in duplicate lines, where the
-    paper says 0.1; nothing else changes. Those named `_unspaced` stand for the rules on words and line
+    `compat: datatrove` measures as that project does (`stages.datatrove_definitions`), and takes its bound of 0.01
+    for characters in duplicate lines, where the paper says 0.1. Those named `_unspaced` stand for the rules on words and line
     lengths in scripts without spaces; they were chosen here.
     """
 
@@ -67,12 +67,17 @@ class FineWeb(Filter[FineWebOptions]):
         "fineweb.newlines_per_character_unspaced": RATIO,
     }
     threshold_options: ClassVar[frozenset[str]] = frozenset(FineWebOptions.model_fields) - {
+        "compat",
         "short_line_characters",
         "short_line_characters_unspaced",
     }
 
+    def __init__(self, options: FineWebOptions) -> None:
+        super().__init__(options)
+        self.compat = datatrove_definitions.identity() if options.compat is not None else {}
+
     def identity(self) -> dict[str, str]:
-        return languages.identity()
+        return languages.identity() | self.compat
 
     def rules(self) -> list[Rule]:
         rules = []
@@ -85,6 +90,9 @@ class FineWeb(Filter[FineWebOptions]):
         return rules
 
     def measure(self, batch: pa.RecordBatch) -> Measurement:
+        if self.compat:
+            plain = FineWeb(self.options.model_copy(update={"compat": None}))
+            return datatrove_definitions.fineweb(batch, plain.measure(batch), self.options.short_line_characters)
         rows = languages.of_batch(batch)
         data, offsets = text_buffers.of(batch["text"])
         (repeats,) = repeated_pieces(data, offsets, kernels.LINE)

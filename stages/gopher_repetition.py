@@ -3,13 +3,13 @@ spaces."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from manifests.rules import RATIO, Rule
-from stages import code_points, languages, signals, text_buffers
+from stages import code_points, datatrove_definitions, languages, signals, text_buffers
 from stages import filter_kernels as kernels
 from stages.stage import Filter, Measurement, Options
 
@@ -20,8 +20,11 @@ class GopherRepetitionOptions(Options):
     Those named `_unspaced` stand for the rules on n-grams of words in scripts without spaces: of n times as
     many units (`stages.code_points`) as the language's `characters_per_word`, with the same bounds. They
     were chosen here.
+
+    `compat: datatrove` measures and removes as that project does (`stages.datatrove_definitions`).
     """
 
+    compat: Literal["datatrove"] | None = None
     max_duplicate_lines: float | None = 0.30
     max_duplicate_paragraphs: float | None = 0.30
     max_duplicate_line_characters: float | None = 0.20
@@ -70,26 +73,36 @@ class GopherRepetition(Filter[GopherRepetitionOptions]):
     version: ClassVar[int] = 1
     options_type: ClassVar[type[Options]] = GopherRepetitionOptions
     signals: ClassVar[dict[str, pa.DataType]] = {
-        f"gopher_repetition.{option.removeprefix('max_')}": RATIO for option in GopherRepetitionOptions.model_fields
+        f"gopher_repetition.{option.removeprefix('max_')}": RATIO
+        for option in GopherRepetitionOptions.model_fields
+        if option != "compat"
     }
 
-    threshold_options: ClassVar[frozenset[str]] = frozenset(GopherRepetitionOptions.model_fields)
+    threshold_options: ClassVar[frozenset[str]] = frozenset(GopherRepetitionOptions.model_fields) - {"compat"}
+
+    def __init__(self, options: GopherRepetitionOptions) -> None:
+        super().__init__(options)
+        self.compat = datatrove_definitions.identity() if options.compat is not None else {}
 
     def identity(self) -> dict[str, str]:
-        return languages.identity()
+        return languages.identity() | self.compat
 
     def rules(self) -> list[Rule]:
-        return [
+        rules = [
             Rule(
                 name=f"gopher_repetition.{option}",
                 signal=f"gopher_repetition.{option.removeprefix('max_')}",
                 keep_if_at_most=bound,
             )
-            for option, bound in self.options.model_dump().items()
+            for option, bound in self.options.model_dump(exclude={"compat"}).items()
             if bound is not None
         ]
+        return datatrove_definitions.repetition_rules(rules) if self.compat else rules
 
     def measure(self, batch: pa.RecordBatch) -> Measurement:
+        if self.compat:
+            plain = GopherRepetition(self.options.model_copy(update={"compat": None}))
+            return datatrove_definitions.repetition(batch, plain.measure(batch))
         rows = languages.of_batch(batch)
         data, offsets = text_buffers.of(batch["text"])
         classes = code_points.classes()

@@ -200,10 +200,10 @@ def test_repetition_differs_from_datatrove_only_by_counting_every_occurrence(
     assert found.total() <= 0.05 * PAGES
 
 
-def test_fineweb_with_compat_agrees_with_datatrove_but_for_quotes_and_stripped_lines(
+def test_fineweb_with_datatroves_bound_differs_only_by_quotes_and_stripped_lines(
     pages: tuple[list[str], list[dict]],
 ) -> None:
-    found = differences(FineWeb(FineWebOptions(compat="datatrove")), "fineweb_quality", pages)
+    found = differences(FineWeb(FineWebOptions(max_duplicate_line_characters=0.01)), "fineweb_quality", pages)
     assert {reason for reason, _ in found} <= {"line_punct_ratio"}
     assert found.total() <= 0.02 * PAGES
 

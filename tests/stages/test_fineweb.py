@@ -71,14 +71,6 @@ def test_a_tenth_of_characters_in_duplicate_lines_is_kept(other: int, kept: bool
     assert failed(text, max_newlines_per_word=None) == ([] if kept else ["max_duplicate_line_characters"])
 
 
-def test_compat_datatrove_allows_a_hundredth_of_characters_in_duplicate_lines() -> None:
-    text = "\n".join([*distinct(30, "."), LONG + ".", LONG + "."])
-    assert Fraction(1, 100) < signals(text)["duplicate_line_characters"] < Fraction(1, 10)
-    assert failed(text) == []
-    assert failed(text, compat="datatrove") == ["max_duplicate_line_characters"]
-    assert failed(text, compat="datatrove", max_duplicate_line_characters=0.1) == []
-
-
 @pytest.mark.parametrize("newlines, kept", [(5, True), (6, True), (7, False)])
 def test_three_newlines_for_ten_words_are_kept(newlines: int, kept: bool) -> None:
     text = "word " * 19 + "word." + "\n" * newlines
@@ -116,6 +108,7 @@ def test_thai_has_no_terminal_punctuation_and_no_such_rule() -> None:
 def test_line_lengths_are_read_while_measuring_and_bounds_are_not() -> None:
     assert signals("twelve chars", short_line_characters=11)["short_lines"] == 0
     assert set(FineWebOptions.model_fields) - FineWeb.threshold_options == {
+        "compat",
         "short_line_characters",
         "short_line_characters_unspaced",
     }
