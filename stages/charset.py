@@ -14,7 +14,8 @@ Labels mean what the Encoding Standard of WHATWG says: `iso-8859-1` is windows-1
 windows-31j, `ks_c_5601-1987` is windows-949. Encodings that it leaves out (IBM855, Johab, EBCDIC …) are known by Python's names;
 UTF-7 and codecs that are no encodings of text are not.
 
-Detection is chardet 7, chosen by measurement (docs/text-stages.md). Text from here never holds a lone surrogate.
+Detection is chardet 7, chosen by measurement (docs/text-stages.md), and before it a look for MacRoman's apostrophe within a
+word of small letters, where every other encoding would have a capital. Text from here never holds a lone surrogate.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def decode(data: bytes, transport: str | None = None) -> Decoded | None:
         claims.reverse()
     utf8 = _utf8(data)
     if utf8 is not None:
-        claimed_multibyte = bool(claims) and claims[0][1][0] in _MULTIBYTE
+        claimed_multibyte = bool(claims) and claims[0][1] != ("utf-8",) and claims[0][1][0] in _MULTIBYTE
         if not claimed_multibyte or len(utf8) - _ascii_count(utf8) >= ACCIDENTAL_CHARACTERS:
             agreeing = next((source for source, names in claims if names == ("utf-8",)), None)
             return Decoded(utf8, "utf-8", agreeing or "detection")
@@ -109,8 +110,8 @@ def page_label(data: bytes) -> str | None:
     declaration = _XML_DECLARATION.match(head)
     if declaration and not _HTML.search(head):
         return declaration[1].decode("ascii")
-    for tag in _META.findall(_ASIDE.sub(b"", head)):
-        found = _CHARSET.search(tag)
+    for tag in _META_OR_ASIDE.finditer(head):
+        found = _CHARSET.search(tag[1]) if tag[1] else None
         if found:
             return found[1].decode("ascii")
     return declaration[1].decode("ascii") if declaration else None
@@ -131,7 +132,7 @@ def _ascii(data: bytes, transport: str | None) -> Decoded | None:
     source: Source = "transport" if transport and label is None else "page"
     if b"\0" in data and (detected := _detect(data, ())) is not None:
         return detected
-    if is_binary(data):
+    if is_binary(data) and not _is_padded_page(data):
         return None
     if b"\x1b" in data and not (names and names[0].startswith("iso2022")):
         names = (*names, *(name for name in ("iso2022_jp", "iso2022_kr") if _ESCAPES[name].search(data)))
@@ -141,6 +142,12 @@ def _ascii(data: bytes, transport: str | None) -> Decoded | None:
             if text is not None:
                 return Decoded(text, codec, source if source == "page" or transport else "detection")
     return Decoded(data.decode("ascii"), "utf-8", "detection")
+
+
+def _is_padded_page(data: bytes) -> bool:
+    """Markup among NULs, as a server leaves it that fills blocks up; a browser passes over the NULs."""
+    rest = data.replace(b"\0", b"")
+    return _TAG.search(rest) is not None and not is_binary(rest)
 
 
 def _fitting(data: bytes, names: tuple[str, ...]) -> str | None:
@@ -173,6 +180,8 @@ def _utf8(data: bytes) -> str | None:
 
 
 def _detect(data: bytes, claimed: tuple[str, ...]) -> Decoded | None:
+    if not data.translate(None, _MAC_PUNCTUATION) and _MAC_APOSTROPHE.search(data):
+        return Decoded(data.decode("mac-roman"), "mac-roman", "detection")
     window = data
     if len(data) > DETECTION_BYTES:
         beyond = _BEYOND_ASCII.search(data)
@@ -292,9 +301,12 @@ _LABELS: dict[str, tuple[str, ...]] = {
 
 _XML_DECLARATION = re.compile(rb"""\s*<\?xml[^>]{0,200}?encoding\s*=\s*["']\s*([A-Za-z0-9_:.\-]+)""", re.I)
 _HTML = re.compile(rb"<html|<!doctype\s+html", re.I)
-_ASIDE = re.compile(rb"<!--.*?-->|<script\b.*?</script\s*>|<style\b.*?</style\s*>", re.I | re.S)
-_META = re.compile(rb"<meta\b[^>]*>", re.I)
+_META_OR_ASIDE = re.compile(rb"(<meta\b[^>]*>)|<!--.*?-->|<script\b.*?</script\s*>|<style\b.*?</style\s*>", re.I | re.S)
 _CHARSET = re.compile(rb"""charset\s*=\s*["']?\s*([A-Za-z0-9_:.\-]+)""", re.I)
+_TAG = re.compile(rb"<[A-Za-z!/][^<>]*>")
+_MAC_PUNCTUATION = bytes([*range(0x80), 0xA5, 0xC9, *range(0xD0, 0xD6)])
+"""ASCII, and the bullet, ellipsis, dashes and curly quotes of MacRoman: capital letters and signs everywhere else."""
+_MAC_APOSTROPHE = re.compile(rb"[a-z]\xd5(?:s|t|d|m|re|ve|ll)\b")
 _BEYOND_ASCII = re.compile(rb"[\x80-\xff]")
 _ESCAPES = {"iso2022_jp": re.compile(rb"\x1b\$[@B]|\x1b\([IJ]"), "iso2022_kr": re.compile(rb"\x1b\$\)C")}
 _NOT_CONTROLS = bytes([0x09, 0x0A, 0x0C, 0x0D, 0x1B, *range(0x20, 0x7F), *range(0x80, 0x100)])

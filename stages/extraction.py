@@ -1,24 +1,30 @@
-"""Pages become text: bytes are decoded once (`stages.charset`), HTML goes through trafilatura, plain text stays as it is.
+"""Pages become text: bytes are decoded once (`stages.charset`), HTML goes through trafilatura or resiliparse, plain text stays
+as it is.
 
 Every page is handled in the sandbox, so that one which crashes the parser, hangs it or eats its memory is removed by name and
 the others stay. Limits that decide are measured on the page alone and come first: bytes, start tags, nesting. The sandbox's
 deadline and memory cap lie far above them, and only catch what nobody foresaw.
 
-The text of HTML is in Unicode normal form C and free of control characters (trafilatura does so); lines end in `\\n`. The
-same page gives the same text whatever came before it: trafilatura's process-wide deduplication is never on.
+The text of HTML is in Unicode normal form C and free of control characters; lines end in `\\n`. Joiners stay: Persian and Hindi
+are misspelt without them. The same page gives the same text whatever came before it: trafilatura's process-wide
+deduplication is never on.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import re
+import unicodedata
 from collections.abc import Callable
+from functools import lru_cache
+from importlib import metadata
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stages import charset
 from stages.personal_data import scrub
@@ -34,24 +40,36 @@ BATCH_BYTES = 32 << 20
 class ExtractionOptions(Options):
     """Comments and deduplication are off. `favor: precision` is what FineWeb ran; docs/text-stages.md has the figures of each."""
 
+    engine: Literal["trafilatura", "resiliparse"] = "trafilatura"
     favor: Literal["precision", "balanced", "recall"] = "balanced"
     fast: bool = Field(False, description="skip trafilatura's comparison with readability and jusText")
+    main_content: bool = Field(True, description="resiliparse alone: without it, all that a reader of the page sees")
     include_tables: bool = True
     include_links: bool = False
     include_images: bool = False
-    include_formatting: bool = Field(False, description="keep emphasis and headings as Markdown")
+    include_formatting: bool = Field(False, description="trafilatura alone: keep emphasis and headings as Markdown")
     max_bytes: int = Field(20_000_000, gt=0, description="of the page, transfer and content codings undone")
     max_elements: int = Field(50_000, gt=0, description="start tags in a page of HTML")
     max_depth: int = Field(DEEPEST_PARSED, gt=0, le=DEEPEST_PARSED, description="levels of nested elements")
     cpu_seconds: int = Field(DEFAULT_CPU_SECONDS, gt=0, description="backstop of the sandbox, for one page")
     memory_bytes: int = Field(DEFAULT_MEMORY_BYTES, ge=256 << 20, description="backstop of the sandbox")
 
+    @model_validator(mode="after")
+    def _of_this_engine(self) -> ExtractionOptions:
+        for option in _OPTIONS_OF_THE_OTHER[self.engine]:
+            if getattr(self, option) != type(self).model_fields[option].default:
+                raise ValueError(f"{option} is no option of {self.engine}")
+        return self
+
+
+_OPTIONS_OF_THE_OTHER = {"trafilatura": ("main_content",), "resiliparse": ("favor", "fast", "include_formatting")}
+
 
 class Extraction(Stage[ExtractionOptions]):
     """Gives RECORDS rows their `text`. Rows that have one already pass through as they are."""
 
     name = "extraction"
-    version = 1
+    version = 2
     options_type: ClassVar[type[Options]] = ExtractionOptions
     libraries = ("trafilatura", "lxml", "lxml_html_clean", "justext", "chardet")
     removal_rules = (
@@ -69,10 +87,16 @@ class Extraction(Stage[ExtractionOptions]):
 
     def __init__(self, options: ExtractionOptions) -> None:
         super().__init__(options)
+        if options.engine == "resiliparse" and importlib.util.find_spec("resiliparse") is None:
+            raise ModuleNotFoundError("engine: resiliparse is not installed; `pip install corpusmill[resiliparse]` brings it")
         settings = options.model_dump(exclude={"cpu_seconds", "memory_bytes", "max_bytes"})
         self.sandbox = Sandbox(
             "stages.extraction:extractor", settings, memory_bytes=options.memory_bytes, cpu_seconds=options.cpu_seconds
         )
+
+    def identity(self) -> dict[str, str]:
+        """The version of resiliparse where it is asked for; those of trafilatura and its libraries are always noted."""
+        return {"resiliparse": metadata.version("resiliparse")} if self.options.engine == "resiliparse" else {}
 
     def decide(self, batch: pa.RecordBatch) -> Verdict:
         verdict = Verdict.keep_all(batch.num_rows)
@@ -143,9 +167,33 @@ def _page(payload: bytes, media_type: str | None, transport: str | None) -> byte
 def extractor(settings: dict[str, Any]) -> Callable[[bytes], bytes]:
     """The function of the sandbox: from a page to its text, or to the rule that removes it."""
     # Imported here, once and before any page: the pipeline's own process never parses one.
-    from lxml.etree import ErrorTypes, ParserError, XMLSyntaxError
-    from lxml.html import HTMLParser, document_fromstring
-    from trafilatura import extract
+    engine = _resiliparse(settings) if settings["engine"] == "resiliparse" else _trafilatura(settings)
+
+    def text_of(page: bytes) -> bytes:
+        head, _, payload = page.partition(b"\n")
+        media_type, transport = json.loads(head)
+        decoded = charset.decode(payload, transport)
+        if decoded is None:
+            return _removed("undecodable")
+        if not _is_markup(decoded.text, media_type):
+            text = decoded.text.replace("\r\n", "\n").replace("\r", "\n")
+            return _kept(text) if text.strip() else _removed("empty", 0)
+        elements = len(_START_TAG.findall(decoded.text))
+        if elements > settings["max_elements"]:
+            return _removed("too_many_elements", elements)
+        return engine(_without_controls(decoded.text), elements)
+
+    # Whatever the libraries load or compile on first use is done here once, not in every child.
+    text_of(_page(_FIRST_PAGE, "text/html", None))
+    return text_of
+
+
+Engine = Callable[[str, int], bytes]
+"""From HTML and the number of its start tags to the answer of the sandbox."""
+
+
+def _trafilatura(settings: dict[str, Any]) -> Engine:
+    from trafilatura import extract, utils
     from trafilatura.settings import Extractor
 
     options = Extractor(
@@ -160,6 +208,11 @@ def extractor(settings: dict[str, Any]) -> Callable[[bytes], bytes]:
         tables=settings["include_tables"],
         dedup=False,
     )
+    # trafilatura drops every character that Python does not print: the joiners of Persian and Hindi too, and all that is newer
+    # than Python's own tables. A release without this function would do so again, unseen.
+    if not callable(getattr(utils, _CLEANS_CHARACTERS, None)):
+        raise ImportError("this release of trafilatura cleans its text in another way, which corpusmill does not know yet")
+    setattr(utils, _CLEANS_CHARACTERS, _readable)
     refusals = _Refusals()
     core = logging.getLogger("trafilatura.core")
     core.addHandler(refusals)
@@ -168,32 +221,10 @@ def extractor(settings: dict[str, Any]) -> Callable[[bytes], bytes]:
     logging.disable(logging.NOTSET)
     logging.getLogger().addHandler(logging.NullHandler())
 
-    def text_of(page: bytes) -> bytes:
-        head, _, payload = page.partition(b"\n")
-        media_type, transport = json.loads(head)
-        decoded = charset.decode(payload, transport)
-        if decoded is None:
-            return _removed("undecodable")
-        if not _is_markup(decoded.text, media_type):
-            text = decoded.text.replace("\r\n", "\n").replace("\r", "\n")
-            return _kept(text) if text.strip() else _removed("empty", 0)
-        elements = len(_START_TAG.findall(decoded.text))
-        if elements > settings["max_elements"]:
-            return _removed("too_many_elements", elements)
-        # A parser of our own: the text is UTF-8 whatever the page says of itself, and 2,000 levels are read instead of 256.
-        parser = HTMLParser(
-            encoding="utf-8", huge_tree=True, collect_ids=False, default_doctype=False, remove_comments=True, remove_pis=True
-        )
-        source = _INVALID_IN_XML.sub("", decoded.text).encode("utf-8")
-        try:
-            tree = document_fromstring(source, parser=parser)
-        except ParserError:
-            # Blank, or comments alone: a document without a root element.
+    def text_of(html: str, _: int) -> bytes:
+        tree = _tree(html)
+        if tree is None:
             return _removed("empty", 0)
-        except XMLSyntaxError as error:
-            if error.code == ErrorTypes.ERR_NO_MEMORY:
-                raise MemoryError from None
-            raise
         depth = _depth(tree)
         if depth > settings["max_depth"]:
             return _removed("too_deep", depth)
@@ -203,9 +234,82 @@ def extractor(settings: dict[str, Any]) -> Callable[[bytes], bytes]:
             raise ValueError(f"trafilatura gave up: {' '.join(refusals.messages) or 'no reason'}")
         return _kept(extracted) if extracted and extracted.strip() else _removed("empty", 0)
 
-    # Whatever the libraries load or compile on first use is done here once, not in every child.
-    text_of(_page(_FIRST_PAGE, "text/html", None))
     return text_of
+
+
+def _resiliparse(settings: dict[str, Any]) -> Engine:
+    from resiliparse.extract.html2text import extract_plain_text
+
+    without = None if settings["include_tables"] else ["table"]
+
+    def text_of(html: str, elements: int) -> bytes:
+        # Its time grows with the square of the depth. Levels are those of the other engine's tree, so that both remove the same
+        # pages; few pages have enough elements to need the look.
+        if elements + _IMPLIED_LEVELS > settings["max_depth"]:
+            tree = _tree(html)
+            depth = 0 if tree is None else _depth(tree)
+            if depth > settings["max_depth"]:
+                return _removed("too_deep", depth)
+        for noscript in (False, True):  # what browsers without scripts see, where there is nothing else
+            text = extract_plain_text(
+                html,
+                preserve_formatting=True,
+                main_content=settings["main_content"],
+                list_bullets=True,
+                alt_texts=settings["include_images"],
+                links=settings["include_links"],
+                form_fields=False,
+                noscript=noscript,
+                comments=False,
+                skip_elements=without,
+            )
+            text = unicodedata.normalize("NFC", text if text.isprintable() else "".join(map(_readable, text)))
+            if text.strip():
+                return _kept(text.strip("\n"))
+        return _removed("empty", 0)
+
+    return text_of
+
+
+def _without_controls(html: str) -> str:
+    """What no XML can hold is taken out, written as a character or as a reference (`&#1;`): trafilatura gives up a whole page for
+    one of them. The two that HTML counts as white space, or once did, become a space."""
+    html = _INVALID_IN_XML.sub("", html.replace("\x0c", " ").replace("\x0b", " "))
+    if "&#" not in html:
+        return html
+    return _INVALID_REFERENCE.sub(lambda found: " " if found[0].rstrip(";")[-2:].lower() in _SPACES else "", html)
+
+
+def _tree(html: str) -> Any:
+    """lxml's tree of a page, or None where it has no root: it is blank, or comments alone. MemoryError as Python's own."""
+    from lxml.etree import ErrorTypes, ParserError, XMLSyntaxError
+    from lxml.html import HTMLParser, document_fromstring
+
+    # A parser of our own: the text is UTF-8 whatever the page says of itself, and 2,000 levels are read instead of 256.
+    parser = HTMLParser(
+        encoding="utf-8", huge_tree=True, collect_ids=False, default_doctype=False, remove_comments=True, remove_pis=True
+    )
+    try:
+        return document_fromstring(html.encode("utf-8"), parser=parser)
+    except ParserError:
+        return None
+    except XMLSyntaxError as error:
+        if error.code == ErrorTypes.ERR_NO_MEMORY:
+            raise MemoryError from None
+        raise
+
+
+@lru_cache(maxsize=1 << 14)
+def _readable(character: str) -> str:
+    """`character`, or nothing where no reader would miss it: controls, soft hyphens, marks of direction, private use."""
+    if character.isprintable() or character.isspace() or character in _JOINERS:
+        return character
+    category = unicodedata.category(character)
+    if category == "Cn":
+        # Not in Python's tables, but perhaps in those of the page's author; 66 code points never will be in any.
+        point = ord(character)
+        return "" if point & 0xFFFE == 0xFFFE or 0xFDD0 <= point <= 0xFDEF else character
+    return character if category == "Cf" and _VISIBLE_FORMAT.match(character) else ""
 
 
 class _Refusals(logging.Handler):
@@ -219,10 +323,21 @@ class _Refusals(logging.Handler):
         self.messages.append(str(record.msg))
 
 
+_CLEANS_CHARACTERS = "return_printables_and_spaces"
+"""trafilatura's function from one character to it, or to nothing."""
+_JOINERS = "\u200c\u200d"
+_VISIBLE_FORMAT = re.compile("[\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd\U000e0020-\U000e007f]")
+"""Signs of Arabic, Syriac and Kaithi that enclose the digits beside them; the letters that flags of regions are spelt with."""
+_IMPLIED_LEVELS = 3
+"""Elements that a parser adds above those that are written: html, body, p."""
 _NOTHING_FOUND = "text and comments not long enough"
 _START_TAG = re.compile(r"<[A-Za-z]")
-_INVALID_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+_INVALID_IN_XML = re.compile("[\x00-\x08\x0e-\x1f\ufffe\uffff]")
+_INVALID_REFERENCE = re.compile(
+    "&#(?:0*(?:[1-8]|1[124-9]|2[0-9]|3[01]|6553[45])(?![0-9])|x0*(?:[1-8bcef]|1[0-9a-f]|fff[ef])(?![0-9a-f]));?", re.I
+)
 _MARKUP = re.compile(r"\s*(?:<\?xml[^>]*>\s*|<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b", re.I | re.S)
+_SPACES = frozenset(["11", "12", "xb", "xc", "0b", "0c"])
 _MARKUP_WINDOW = 4_096
 _TAG_OF_A_PAGE = re.compile(r"<(?:html|head|body|title|meta|div|p|table|article|main|section|span|a|br|h[1-6])\b", re.I)
 

@@ -133,6 +133,23 @@ def test_what_is_no_text_is_not_decoded() -> None:
     assert decode(bytes(2_000)) is None
 
 
+def test_a_page_among_nuls_is_read_and_nuls_among_bytes_are_not() -> None:
+    decoded = decode(b"\0" * 600 + b"a" + b"\0" * 400 + page("Plain words.").encode())
+    assert decoded is not None and "Plain words." in decoded.text
+    assert decode(b"\0" * 600 + b"plain words" + b"\0" * 400) is None
+    assert decode((b"\0\1\2\3<p>" + b"\4" * 40) * 20) is None
+
+
+def test_the_apostrophe_of_a_macintosh_is_told_from_a_capital() -> None:
+    decoded = decode(b"Daniel\xd5s Trackpad, \xd2quoted\xd3 \xd1 it\xd5s here")
+    assert decoded is not None and decoded.text == "Daniel’s Trackpad, “quoted” — it’s here"
+    decoded = decode("NÕES e AÇÕES são palavras; as estações também.".encode("cp1252"))
+    assert decoded is not None and decoded.codec == "cp1252"
+    # A label that fits is believed.
+    decoded = decode(b"<meta charset=iso-8859-1><p>Daniel\xd5s Trackpad")
+    assert decoded is not None and "DanielÕs" in decoded.text
+
+
 def test_nothing_is_an_empty_text() -> None:
     decoded = decode(b"")
     assert decoded is not None and decoded.text == ""

@@ -1,8 +1,12 @@
-"""Pages become text, and one bad page costs one document."""
+"""Pages become text by either engine, and one bad page costs one document."""
 
 from __future__ import annotations
 
+import sys
+import unicodedata
 from collections.abc import Iterator
+from importlib import metadata
+from typing import Literal, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -50,11 +54,18 @@ def rules(verdict: Verdict) -> list[str | None]:
     return [None if index < 0 else Extraction.removal_rules[index] for index in verdict.rule]
 
 
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Extraction]:
-    made = Extraction(ExtractionOptions())
+Engine = Literal["trafilatura", "resiliparse"]
+
+
+@pytest.fixture(scope="module", params=get_args(Engine))
+def stage(request: pytest.FixtureRequest) -> Iterator[Extraction]:
+    made = Extraction(ExtractionOptions(engine=request.param))
     yield made
     made.close()
+
+
+def text_of(stage: Extraction, html: str | bytes, media_type: str = "text/html") -> str | None:
+    return texts(stage.decide(records([html if isinstance(html, bytes) else html.encode()], media_type)))[0]
 
 
 def test_the_same_page_gives_the_same_text_however_often_it_comes(stage: Extraction) -> None:
@@ -115,16 +126,17 @@ def test_bytes_that_are_no_text_are_undecodable(stage: Extraction) -> None:
     assert rules(stage.decide(records([bytes(range(256)) * 20, article()]))) == ["extraction.undecodable", None]
 
 
-def test_limits_decide_at_their_bounds() -> None:
+@pytest.mark.parametrize("engine", get_args(Engine))
+def test_limits_decide_at_their_bounds(engine: Engine) -> None:
     page = article()
     elements = page.count(b"<") - page.count(b"</")
     for options, rule, value, threshold in [
-        (ExtractionOptions(max_bytes=len(page)), None, np.nan, np.nan),
-        (ExtractionOptions(max_bytes=len(page) - 1), "extraction.too_large", len(page), len(page) - 1),
-        (ExtractionOptions(max_elements=elements), None, np.nan, np.nan),
-        (ExtractionOptions(max_elements=elements - 1), "extraction.too_many_elements", elements, elements - 1),
-        (ExtractionOptions(max_depth=4), None, np.nan, np.nan),
-        (ExtractionOptions(max_depth=3), "extraction.too_deep", 4, 3),
+        (ExtractionOptions(engine=engine, max_bytes=len(page)), None, np.nan, np.nan),
+        (ExtractionOptions(engine=engine, max_bytes=len(page) - 1), "extraction.too_large", len(page), len(page) - 1),
+        (ExtractionOptions(engine=engine, max_elements=elements), None, np.nan, np.nan),
+        (ExtractionOptions(engine=engine, max_elements=elements - 1), "extraction.too_many_elements", elements, elements - 1),
+        (ExtractionOptions(engine=engine, max_depth=4), None, np.nan, np.nan),
+        (ExtractionOptions(engine=engine, max_depth=3), "extraction.too_deep", 4, 3),
     ]:
         stage = Extraction(options)
         verdict = stage.decide(records([page]))
@@ -167,10 +179,11 @@ def test_a_table_of_a_million_rows_times_out_alone_where_limits_let_it_pass() ->
     assert all(text is not None for row, text in enumerate(texts(verdict)) if row != 5)
 
 
-@pytest.mark.parametrize("megabytes", [300, 512])
-def test_a_page_that_eats_the_memory_is_removed_alone(megabytes: int) -> None:
+@pytest.mark.parametrize(("engine", "megabytes"), [("trafilatura", 300), ("trafilatura", 512), ("resiliparse", 300)])
+def test_a_page_that_eats_the_memory_is_removed_alone(engine: Engine, megabytes: int) -> None:
     # Less memory than the tree needs, then enough for the tree and too little for what comes after.
-    stage = Extraction(ExtractionOptions(max_elements=100_000_000, max_bytes=1 << 30, memory_bytes=megabytes << 20))
+    options = ExtractionOptions(engine=engine, max_elements=100_000_000, max_bytes=1 << 30, memory_bytes=megabytes << 20)
+    stage = Extraction(options)
     bomb = b"<html><body>" + b"<p>x<br>" * 1_500_000
     verdict = stage.decide(records([article(1), bomb, article(2)]))
     stage.close()
@@ -194,3 +207,117 @@ def test_a_batch_without_pages_starts_no_child() -> None:
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(ValueError, match="favour"):
         ExtractionOptions(favour="precision")  # type: ignore[call-arg]
+
+
+def test_joiners_and_signs_that_readers_see_stay_and_controls_go(stage: Extraction) -> None:
+    persian = "می\u200cخواهم کتاب\u200cهای خوب را بخوانم و نمی\u200cدانم کدام را برگزینم. " * 6
+    text = text_of(
+        stage,
+        f"<html><body><p>{persian}</p><p>नमस्ते क्\u200dष \U0001f468\u200d\U0001f469 \u06dd\u0661 {SENTENCE * 2}</p></body></html>",
+    )
+    assert text is not None
+    assert persian.strip() in text and "क्\u200dष" in text and "\U0001f468\u200d\U0001f469" in text and "\u06dd\u0661" in text
+    newer = "\U0002ebf0"  # of Unicode 15.1, which Python 3.11 does not know
+    text = text_of(
+        stage, f"<html><body><p>con&#1;trol soft\u00adhyphen &#x200e;mark {newer} e\u0301 &#x9f; {SENTENCE * 3}</p></body></html>"
+    )
+    assert text is not None and "control softhyphen mark" in text and newer in text and "\u00e9" in text
+    assert not any(unicodedata.category(character) == "Cc" for character in text if character not in "\n\t")
+
+
+@pytest.mark.parametrize("reference", ["&#1;", "&#x1;", "&#X001F;", "&#31", "&#65534;", "&#xFFFF;", "\x01", "\x1f", "\ufffe"])
+def test_a_control_character_does_not_cost_the_page(stage: Extraction, reference: str) -> None:
+    text = text_of(stage, f"<html><body><p title='{reference}'>con{reference}trol {SENTENCE * 3}</p></body></html>")
+    assert text is not None and text.startswith("control The harbour")
+
+
+def test_feeds_and_tabs_part_words_and_other_references_stay(stage: Extraction) -> None:
+    written = "one\x0ctwo\x0bthree&#12;four&#xB;five&#x000c;six&#11;seven &#65;&#x42;&#1234; &#111; &#x1f600; &#128;"
+    text = text_of(stage, f"<html><body><p>{written} {SENTENCE * 3}</p></body></html>")
+    assert text is not None and text.startswith("one two three four five six seven ABӒ o \U0001f600 €")
+
+
+def test_xml_is_read_by_its_declared_encoding(stage: Extraction) -> None:
+    body = "".join(f"<p>Grüße aus Köln, {SENTENCE}</p>" for _ in range(4))
+    page = f'<html xmlns="http://www.w3.org/1999/xhtml"><head><title>T</title></head><body>{body}</body></html>'
+    for label, codec in [("ISO-8859-1", "latin-1"), ("UTF-8", "utf-8"), ("utf-16", "utf-16")]:
+        source = f'<?xml version="1.0" encoding="{label}"?>{page}'.encode(codec)
+        for media_type in ("application/xhtml+xml", "text/xml", "text/html"):
+            text = text_of(stage, source, media_type)
+            assert text is not None and text.count("Grüße aus Köln") == 4, (label, media_type)
+    prefixed = (
+        f'<?xml version="1.0"?><h:html xmlns:h="http://www.w3.org/1999/xhtml"><h:body><h:p>{SENTENCE * 3}</h:p></h:body></h:html>'
+    )
+    assert (text_of(stage, prefixed, "application/xhtml+xml") or "").count("harbour") == 3
+
+
+def test_what_browsers_without_scripts_see_is_read_where_there_is_nothing_else(stage: Extraction) -> None:
+    assert (text_of(stage, f"<html><body><noscript><p>{SENTENCE * 3}</p></noscript></body></html>") or "").count("harbour") == 3
+    both = (
+        f"<html><body><article><p>{SENTENCE * 5}</p></article><noscript><p>NOSCRIPT {SENTENCE * 3}</p></noscript></body></html>"
+    )
+    assert "NOSCRIPT" not in (text_of(stage, both) or "NOSCRIPT")
+
+
+def test_a_page_of_frames_is_empty_and_has_a_row(stage: Extraction) -> None:
+    frames = (
+        b'<html><head><title>F</title></head><frameset cols="20%,80%"><frame src="a.html"><frame src="b.html"></frameset></html>'
+    )
+    assert rules(stage.decide(records([frames, article()]))) == ["extraction.empty", None]
+
+
+def test_nuls_in_a_page_cost_nothing_but_themselves(stage: Extraction) -> None:
+    whole = text_of(stage, article())
+    assert whole is not None
+    assert text_of(stage, article().replace(b"harbour", b"har\0bour")) == whole
+    assert text_of(stage, b"\0" * 700 + article()) == whole
+
+
+def test_a_page_of_a_hundred_megabytes_is_removed_unread() -> None:
+    stage = Extraction(ExtractionOptions())
+    verdict = stage.decide(records([b"<p>" + b"word " * 20_000_000]))
+    stage.close()
+    assert rules(verdict) == ["extraction.too_large"] and stage.sandbox._child is None
+
+
+def test_the_whole_page_is_an_option_of_resiliparse() -> None:
+    stage = Extraction(ExtractionOptions(engine="resiliparse", main_content=False))
+    page = f"<html><body><nav><a href='/'>NAVIGATION</a></nav><article><p>{SENTENCE * 5}</p></article></body></html>"
+    whole = text_of(stage, page)
+    stage.close()
+    assert whole is not None and "NAVIGATION" in whole and whole.count("harbour") == 5
+
+
+def test_tables_and_links_are_options_of_both_engines() -> None:
+    page = f"<html><body><article><p>{SENTENCE * 5}</p><table><tr><td>CELL</td><td>{SENTENCE}</td></tr></table><p>{SENTENCE} <a href='http://x.example/y'>LINK</a> {SENTENCE}</p></article></body></html>"
+    for engine in get_args(Engine):
+        for tables in (True, False):
+            stage = Extraction(ExtractionOptions(engine=engine, include_tables=tables, include_links=True))
+            text = text_of(stage, page)
+            stage.close()
+            assert text is not None and ("CELL" in text) is tables and "http://x.example/y" in text, (engine, tables)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"engine": "resiliparse", "favor": "precision"}, "favor"),
+        ({"engine": "resiliparse", "fast": True}, "fast"),
+        ({"engine": "resiliparse", "include_formatting": True}, "include_formatting"),
+        ({"main_content": False}, "main_content"),
+        ({"engine": "justext"}, "engine"),
+    ],
+)
+def test_an_option_that_an_engine_does_not_have_is_refused(options: dict[str, object], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        ExtractionOptions.model_validate(options)
+    assert ExtractionOptions.model_validate(ExtractionOptions(engine="resiliparse").model_dump())
+
+
+def test_resiliparse_is_named_where_it_is_used_and_its_want_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Extraction(ExtractionOptions()).identity() == {}
+    assert Extraction(ExtractionOptions(engine="resiliparse")).identity() == {"resiliparse": metadata.version("resiliparse")}
+    monkeypatch.setitem(sys.modules, "resiliparse", None)  # Python's own way to forbid an import
+    Extraction(ExtractionOptions())
+    with pytest.raises(ModuleNotFoundError, match=r"pip install corpusmill\[resiliparse\]"):
+        Extraction(ExtractionOptions(engine="resiliparse"))
