@@ -12,7 +12,7 @@ help:
 	@echo 'make test      linters and the tests that a change must pass'
 	@echo 'make test-all  the slow tests too'
 	@echo 'make lint      ruff, mypy, import-linter'
-	@echo 'make bench     benchmarks, with their figures'
+	@echo 'make bench     benchmarks beside other projects, with their figures (installs those)'
 	@echo 'make lock      resolves requirements/*.txt anew (ARGS=--upgrade takes new releases)'
 	@echo 'make clean     removes what the other targets made'
 
@@ -50,7 +50,12 @@ test: lint
 test-all: lint
 	$(BIN)/python -m pytest
 
-bench: $(VENV)/dev.stamp
+# Other people's implementations, to be compared with. They change no version of what stands above.
+$(VENV)/bench.stamp: requirements/bench.txt $(VENV)/dev.stamp
+	$(PIP) -r requirements/bench.txt
+	@touch $@
+
+bench: $(VENV)/bench.stamp
 	$(BIN)/python -m pytest -s bench
 
 lock:
