@@ -124,7 +124,7 @@ def test_verdicts_and_reasons_are_datatroves(variant: str) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_verdicts_and_reasons_are_datatroves_on_thousands(variant: str) -> None:
     name, options, their_options = VARIANTS[variant]
-    texts = sample(MANY) + [text for text, _ in wcxb()]
+    texts = sample(MANY) + [text for text, _ in wcxb() if text]  # TRAPS has an empty one; the rules on pieces remove it
     assert differences(name, first_rules(name, texts, **options), reasons(name, texts, **their_options)) == Counter()
 
 
