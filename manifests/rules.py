@@ -6,6 +6,7 @@ when its signal satisfies one condition. `decide` applies rules in declared orde
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,39 +58,22 @@ class Rule(BaseModel):
                 return float(value)  # type: ignore[arg-type]
         return None
 
-    def kept(self, signal: pa.Array) -> np.ndarray:
-        """A boolean for every row: does this rule keep it? `signal` is the array of `self.signal`."""
-        if self.keep_if_in is not None:
-            values = pc.is_in(signal, value_set=pa.array(self.keep_if_in, signal.type))
-            defined = signal.is_valid().to_numpy(zero_copy_only=False)
-            kept: np.ndarray = values.to_numpy(zero_copy_only=False).astype(bool)
-        else:
-            numbers = signal_values(signal)
-            defined = ~np.isnan(numbers)
-            with np.errstate(invalid="ignore"):
-                if self.keep_if_at_least is not None:
-                    kept = numbers >= self.keep_if_at_least
-                elif self.keep_if_at_most is not None:
-                    kept = numbers <= self.keep_if_at_most
-                elif self.keep_if_above is not None:
-                    kept = numbers > self.keep_if_above
-                else:
-                    assert self.keep_if_below is not None
-                    kept = numbers < self.keep_if_below
-        return np.where(defined, kept, self.when_undefined == "keep")
-
 
 def signal_values(signal: pa.Array) -> np.ndarray:
     """A signal as float64, NaN where undefined: numbers as they are, ratios divided, strings all NaN."""
     if isinstance(signal, pa.ChunkedArray):
-        signal = signal.combine_chunks()
+        signal = signal.chunk(0) if signal.num_chunks == 1 else signal.combine_chunks()
     if pa.types.is_struct(signal.type):
-        numerator, denominator = (signal_values(pc.struct_field(signal, name)) for name in ("numerator", "denominator"))
+        numerator, denominator = (signal_values(signal.field(name)) for name in ("numerator", "denominator"))
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(denominator == 0, np.nan, numerator / denominator)
+            values: np.ndarray = numerator / denominator
+        values[denominator == 0] = np.nan
+        if signal.null_count:
+            values[signal.is_null().to_numpy(zero_copy_only=False)] = np.nan
+        return values
     if pa.types.is_string(signal.type) or pa.types.is_large_string(signal.type):
         return np.full(len(signal), np.nan)
-    numbers: np.ndarray = pc.cast(signal, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    numbers: np.ndarray = signal.to_numpy(zero_copy_only=False).astype(np.float64)
     return numbers
 
 
@@ -110,23 +94,46 @@ class Decision:
 def decide(rules: list[Rule], signals: pa.Table | pa.RecordBatch) -> Decision:
     """Applies `rules` in order to a table with one column a signal; KeyError names a signal that is missing."""
     rows = signals.num_rows
-    first = np.full(rows, -1, dtype=np.int32)
-    value = np.full(rows, np.nan)
-    failing = np.zeros((rows, len(rules)), dtype=bool)
+    values = np.empty((len(rules), rows))
+    failing = np.zeros((len(rules), rows), dtype=bool)
+    known: dict[str, np.ndarray] = {}
+    measured = frozenset(signals.schema.names)
     for index, rule in enumerate(rules):
-        if rule.signal not in signals.schema.names:
+        if rule.signal not in measured:
             raise KeyError(f"rule {rule.name} needs the signal {rule.signal}, which was not measured")
-        column = signals[rule.signal]
-        if isinstance(column, pa.ChunkedArray):
-            column = column.combine_chunks()
-        failing[:, index] = ~rule.kept(column)
-        newly = failing[:, index] & (first == -1)
-        if newly.any():
-            first[newly] = index
-            value[newly] = signal_values(column)[newly]
+        if rule.signal not in known:
+            known[rule.signal] = signal_values(signals[rule.signal])
+        values[index] = known[rule.signal]
+        if rule.keep_if_in is not None:
+            failing[index] = ~_listed(signals[rule.signal], rule.keep_if_in, rule.when_undefined == "keep")
+    for condition, fails in _FAILS.items():
+        indices = [index for index, rule in enumerate(rules) if getattr(rule, condition) is not None]
+        bounds = np.array([[getattr(rules[index], condition)] for index in indices]).reshape(-1, 1)
+        failing[indices] = fails(values[indices], bounds)
+    bounded = np.array([rule.keep_if_in is None for rule in rules], bool).reshape(-1, 1)
+    removes = np.array([rule.when_undefined == "remove" for rule in rules], bool).reshape(-1, 1)
+    failing = np.where(bounded & np.isnan(values), removes, failing)
+    removed = failing.any(axis=0)
+    first = np.where(removed, failing.argmax(axis=0) if rules else -1, -1).astype(np.int32)
+    value = np.full(rows, np.nan)
+    value[removed] = values[first[removed], np.flatnonzero(removed)]
     names = np.array([rule.name for rule in rules], dtype=object)
-    document, index_of_rule = np.nonzero(failing)
+    document, index_of_rule = np.nonzero(failing.T)
     offsets = np.zeros(rows + 1, dtype=np.int32)
     np.cumsum(np.bincount(document, minlength=rows), out=offsets[1:])
     failed = pa.ListArray.from_arrays(pa.array(offsets), pa.array(names[index_of_rule].tolist(), pa.string()))
     return Decision(first, value, failed)
+
+
+def _listed(signal: pa.Array, wanted: tuple[str, ...], when_undefined: bool) -> np.ndarray:
+    listed = pc.is_in(signal, value_set=pa.array(wanted, signal.type))
+    return np.asarray(pc.if_else(pc.is_valid(signal), listed, when_undefined).to_numpy(), bool)
+
+
+_FAILS: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "keep_if_at_least": np.less,
+    "keep_if_at_most": np.greater,
+    "keep_if_above": np.less_equal,
+    "keep_if_below": np.greater_equal,
+}
+"""What fails each condition, of a value and its bound; NaN fails none."""

@@ -6,6 +6,7 @@ The lines that fail are taken out, which is an edit and logged as such; the page
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import ClassVar
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from manifests.rules import Rule
-from stages import code_points, languages, signals, text_buffers
+from stages import code_points, languages, reading, signals, text_buffers
 from stages import filter_kernels as kernels
 from stages.fineweb import ends_sentences
 from stages.languages import Language
@@ -99,15 +100,20 @@ class C4(Filter[C4Options]):
 
     def measure(self, batch: pa.RecordBatch) -> Measurement:
         rows = languages.of_batch(batch)
-        data, offsets = text_buffers.of(batch["text"])
+        read = reading.of(batch["text"])
         ends = ends_sentences(rows)
         counts = np.zeros((batch.num_rows, 11), np.int64)
-        left = np.empty(offsets[-1] - offsets[0], np.uint8)
-        bounds = np.zeros(offsets.size, np.int64)
+        left = np.empty(read.offsets[-1] - read.offsets[0], np.uint8)
+        bounds = np.zeros(read.offsets.size, np.int64)
         kernels.clean_lines(
-            data,
-            offsets,
-            code_points.classes(),
+            read.data,
+            read.offsets,
+            read.points,
+            read.kinds,
+            read.starts,
+            *read.words,
+            *read.lines,
+            read.newline_starts,
             rows.spaced,
             rows.number,
             ends,
@@ -115,7 +121,7 @@ class C4(Filter[C4Options]):
             *languages.groups(terminals),
             *languages.groups(free_terminals),
             *languages.groups(after_sentence),
-            *code_points.groups((LOREM_IPSUM, JAVASCRIPT, *POLICIES)),
+            *phrases(),
             self._limits(),
             counts,
             left,
@@ -172,6 +178,12 @@ EDIT_RULES = (
 )
 FULLWIDTH_TERMINALS = "。！？｡．"
 CLOSING_MARKS = "\"'”’»)]"
+
+
+@functools.cache
+def phrases() -> tuple[np.ndarray, np.ndarray]:
+    """What the kernel looks for in lines, in the order in which it expects it."""
+    return code_points.groups((LOREM_IPSUM, JAVASCRIPT, *POLICIES))
 
 
 def line_marks(language: Language | None) -> str:

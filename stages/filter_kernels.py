@@ -1,9 +1,12 @@
 """Compiled loops over the UTF-8 buffers of a batch: what the filters count, at tens of megabytes a second.
 
-Every function takes whole batches, `data` and `offsets` as `stages.text_buffers.of` gives them, and the
-tables of `stages.code_points` as arguments. A plain twin of each stands in tests/stages/plain.py; both must
-agree on every text. All loops are in this one file, because numba notices a change only in the file of the
-function that it has cached. Scratch memory is bounded by the largest document of the batch.
+`decode` and `cut` read a batch once for all filters of a block (`stages.reading`): its code points with their
+classes, its words and its lines. The others count in what those found. A plain twin of each filter stands in
+tests/stages/plain.py; both must agree on every text. All loops are in this one file, because numba notices a
+change only in the file of the function that it has cached.
+
+The innermost loops run from 0 over views, or over unsigned places: an index that might be negative is tested each time, which
+also keeps the compiler from using vector instructions.
 """
 
 # ruff: noqa: SIM110 (plain loops are what is compiled)
@@ -13,12 +16,16 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from stages.xxh3 import read64
+
 # Bits of code_points.classes(). The script is in bits 8 to 10, from 1; 0 is none.
 SPACE, ALPHABETIC, ALPHANUMERIC, PUNCTUATION, SYMBOL, TERMINAL, DIGIT = 1, 2, 4, 8, 16, 32, 64
 SCRIPT_SHIFT = 8
 
-# How many newlines end a piece, for repeated_pieces().
-LINE, PARAGRAPH = 1, 2
+BLOCK = 128
+"""Bytes that are looked at together, where one loop without branches over all is faster than one that may stop."""
+LOWER = 0x20
+"""The bit that makes a lower-case letter of an ASCII capital."""
 
 REPLACEMENT = 0xFFFD
 NEWLINE = 0x0A
@@ -50,9 +57,10 @@ BULLETS = (0x2022, 0x25CF, 0x2D, 0x2A)  # • ● - *
 ) = range(12)
 
 # Columns of line_shapes().
-NEWLINES, SHAPED_LINES, SHORT_LINES, TERMINAL_LINES, SHAPED_WORDS, SHAPED_POINTS = range(6)
+SHAPED_LINES, SHORT_LINES, TERMINAL_LINES, SHAPED_POINTS = range(4)
 
-# Columns of repeated_pieces().
+# Kinds of pieces and columns of repeated_pieces().
+LINE, PARAGRAPH = 0, 1
 PIECES, PIECE_POINTS, REPEATS, REPEAT_POINTS = range(4)
 
 # Columns of the lines that clean_lines() drops or edits, and of what it counts in the page.
@@ -72,12 +80,74 @@ PIECES, PIECE_POINTS, REPEATS, REPEAT_POINTS = range(4)
 
 
 @njit(cache=True, nogil=True)
-def script_counts(data, offsets, classes, counts):  # type: ignore[no-untyped-def]
-    """counts[row, script]: characters of each unspaced script; counts[row, 0]: other alphabetic ones."""
-    points, kinds = _scratch(offsets)
+def decode(data, offsets, classes, points, kinds, starts):  # type: ignore[no-untyped-def]
+    """Row k's code points are points[starts[k]:starts[k + 1]], and their classes stand in `kinds` alike. A byte that starts no
+    whole character is U+FFFD."""
+    at = 0
     for row in range(offsets.size - 1):
+        starts[row] = at
+        index, stop = offsets[row], offsets[row + 1]
+        while index < stop:
+            block = data[index : min(index + BLOCK, stop)]
+            if _is_ascii(block):
+                into, into_kinds = points[at : at + block.size], kinds[at : at + block.size]
+                for step in range(block.size):
+                    into[step] = block[step]
+                    into_kinds[step] = classes[block[step]]
+                at += block.size
+                index += block.size
+            else:
+                index, at = _decode(data, index, index + block.size, stop, classes, points, kinds, at)
+    starts[offsets.size - 1] = at
+
+
+@njit(cache=True, nogil=True)
+def cut(  # type: ignore[no-untyped-def]
+    points, kinds, starts, words, word_starts, lines, line_starts, newlines, newline_starts
+):
+    """Places in `points`: of every word where it begins and ends, row k's being those from word_starts[k] to
+    word_starts[k + 1]; of lines, stripped and without empty ones, the same; and newlines.
+
+    The list of words is written without branches, for words are short and of any length; the entry behind the last one is
+    written before it is known whether it counts.
+    """
+    flat = words.reshape(words.size)
+    bounds = np.uint64(0)
+    line = breaks = 0
+    for row in range(starts.size - 1):
+        start, stop = starts[row], starts[row + 1]
+        word_starts[row], line_starts[row], newline_starts[row] = bounds >> np.uint64(1), line, breaks
+        before = np.uint64(SPACE)
+        row_points, row_kinds = points[start:stop], kinds[start:stop]
+        for index in range(stop - start):
+            space = np.uint64(row_kinds[index]) & np.uint64(SPACE)
+            flat[bounds] = start + index
+            bounds += space ^ before
+            before = space
+            if row_points[index] == NEWLINE:
+                newlines[breaks] = start + index
+                breaks += 1
+        if bounds & np.uint64(1):
+            flat[bounds] = stop
+            bounds += np.uint64(1)
+        begin = start
+        for entry in range(newline_starts[row], breaks + 1):
+            end = newlines[entry] if entry < breaks else stop
+            first, last = _strip(kinds, begin, end)
+            begin = end + 1
+            if first < last:
+                lines[line, 0], lines[line, 1] = first, last
+                line += 1
+    rows = starts.size - 1
+    word_starts[rows], line_starts[rows], newline_starts[rows] = bounds >> np.uint64(1), line, breaks
+
+
+@njit(cache=True, nogil=True)
+def script_counts(kinds, starts, counts):  # type: ignore[no-untyped-def]
+    """counts[row, script]: characters of each unspaced script; counts[row, 0]: other alphabetic ones."""
+    for row in range(starts.size - 1):
         others = 0
-        for index in range(_decode(data, offsets[row], offsets[row + 1], classes, points, kinds)):
+        for index in range(starts[row], starts[row + 1]):
             kind = kinds[index]
             script = kind >> SCRIPT_SHIFT
             if script:
@@ -89,84 +159,83 @@ def script_counts(data, offsets, classes, counts):  # type: ignore[no-untyped-de
 
 @njit(cache=True, nogil=True)
 def quality(  # type: ignore[no-untyped-def]
-    data, offsets, classes, fold, expansions, spaced, language, own, words, word_starts, language_starts, out
-):
+    data, offsets, points, kinds, starts, words, word_starts, lines, line_starts,
+    fold, expansions, spaced, language, own, listed, listed_starts, language_starts, out
+):  # fmt: skip
     """What Gopher's quality rules count. `own[row]` has a bit for each script of the row's language; the
-    function words of language k are words[word_starts[j]:word_starts[j+1]], case-folded, for j from
+    function words of language k are listed[listed_starts[j]:listed_starts[j+1]], case-folded, for j from
     language_starts[k] to language_starts[k+1].
     """
-    points, kinds = _scratch(offsets)
-    starts, ends = np.empty(points.size, np.int32), np.empty(points.size, np.int32)
-    found = np.zeros(word_starts.size, np.int64)
-    for row in range(offsets.size - 1):
-        size = _decode(data, offsets[row], offsets[row + 1], classes, points, kinds)
-        _count_lines(points, kinds, size, out[row])
-        _count_symbols(points, size, out[row])
+    found = np.zeros(listed_starts.size, np.int64)
+    for row in range(starts.size - 1):
+        for line in range(line_starts[row], line_starts[row + 1]):
+            begin, end = lines[line, 0], lines[line, 1]
+            out[row, LINES] += 1
+            for bullet in BULLETS:
+                if points[begin] == bullet:
+                    out[row, BULLET_LINES] += 1
+            if points[end - 1] == ELLIPSIS or _ends_in_dots(points, begin, end):
+                out[row, ELLIPSIS_LINES] += 1
         if not spaced[row]:
-            _count_characters(kinds, size, own[row], out[row])
+            _count_characters(kinds[starts[row] : starts[row + 1]], own[row], out[row])
             continue
-        count = _words(kinds, size, starts, ends)
-        first = last = longest = 0
-        initials = np.uint64(0)
+        _count_symbols(data[offsets[row] : offsets[row + 1]], points[starts[row] : starts[row + 1]], out[row])
+        first = last = 0
         if language[row] >= 0:
             first, last = language_starts[language[row]], language_starts[language[row] + 1]
-        for candidate in range(first, last):
-            longest = max(longest, word_starts[candidate + 1] - word_starts[candidate])
-            initials |= np.uint64(1) << np.uint64(words[word_starts[candidate]] & 63)
-        length = stop_words = 0
-        for word in range(count):
-            begin, end = starts[word], ends[word]
+        longest, initials = _sought(listed, listed_starts, first, last, found, row + 1)
+        length = alphabetic = stop_words = 0
+        for word in range(word_starts[row], word_starts[row + 1]):
+            begin, end = words[word, 0], words[word, 1]
             length += end - begin
+            # Nearly all words begin with a letter.
+            place = begin
+            while place < end and not kinds[place] & ALPHABETIC:
+                place += 1
+            alphabetic += place < end
             while begin < end and kinds[begin] & PUNCTUATION:
                 begin += 1
-            while end > begin and kinds[end - 1] & PUNCTUATION:
-                end -= 1
-            if begin == end or end - begin > longest:
+            if begin == end:
                 continue
             initial = fold[points[begin]] if points[begin] < fold.size else points[begin]
             if initial < 0:
                 initial = expansions[-initial - 1, 0]
             if not initials >> np.uint64(initial & 63) & np.uint64(1):
                 continue
+            while end > begin and kinds[end - 1] & PUNCTUATION:
+                end -= 1
+            if end - begin > longest:
+                continue
             for candidate in range(first, last):
                 if found[candidate] != row + 1 and _folds_to(
-                    points, begin, end, fold, expansions, words, word_starts[candidate], word_starts[candidate + 1]
+                    points, begin, end, fold, expansions, listed, listed_starts[candidate], listed_starts[candidate + 1]
                 ):
                     found[candidate] = row + 1
                     stop_words += 1
+                    longest, initials = _sought(listed, listed_starts, first, last, found, row + 1)
                     break
-        out[row, WORDS] = count
+        out[row, WORDS] = word_starts[row + 1] - word_starts[row]
         out[row, WORD_POINTS] = length
-        out[row, ALPHABETIC_WORDS] = _alphabetic_words(kinds, size)
+        out[row, ALPHABETIC_WORDS] = alphabetic
         out[row, STOP_WORDS] = stop_words
 
 
 @njit(cache=True, nogil=True)
-def line_shapes(data, offsets, classes, short, marks, mark_starts, language, out):  # type: ignore[no-untyped-def]
+def line_shapes(  # type: ignore[no-untyped-def]
+    points, kinds, starts, lines, line_starts, short, marks, mark_starts, language, out
+):
     """What FineWeb's rules count. `short[row]` is the length up to which a line is short; a line also ends
     a sentence in one of the marks of its row's language, marks[mark_starts[k]:mark_starts[k+1]]; the last
     group is of rows without one.
     """
-    points, kinds = _scratch(offsets)
-    for row in range(offsets.size - 1):
-        size = _decode(data, offsets[row], offsets[row + 1], classes, points, kinds)
-        before = SPACE
-        words = characters = 0
-        for index in range(size):
-            space = kinds[index] & SPACE
-            characters += 1 - space
-            words += before & ~space
-            before = space
-        out[row, SHAPED_WORDS] = words
+    for row in range(starts.size - 1):
+        row_kinds = kinds[starts[row] : starts[row + 1]]
+        characters = np.int64(0)
+        for index in range(row_kinds.size):
+            characters += 1 - (np.int64(row_kinds[index]) & SPACE)
         out[row, SHAPED_POINTS] = characters
-        out[row, NEWLINES] = _count_bytes(data, offsets[row], offsets[row + 1], NEWLINE)
-        start = 0
-        while start <= size:
-            stop = _line_end(points, start, size)
-            begin, end = _strip(kinds, start, stop)
-            start = stop + 1
-            if begin == end:
-                continue
+        for line in range(line_starts[row], line_starts[row + 1]):
+            begin, end = lines[line, 0], lines[line, 1]
             out[row, SHAPED_LINES] += 1
             if end - begin <= short[row]:
                 out[row, SHORT_LINES] += 1
@@ -175,56 +244,52 @@ def line_shapes(data, offsets, classes, short, marks, mark_starts, language, out
 
 
 @njit(cache=True, nogil=True)
-def repeated_pieces(data, offsets, classes, newlines, out):  # type: ignore[no-untyped-def]
-    """out[k, row]: pieces between runs of at least newlines[k] newlines (1: lines, 2: paragraphs),
-    stripped, empty ones left out; how many stood before in the same document, and the code points of all
-    and of those.
+def repeated_pieces(points, starts, lines, line_starts, out):  # type: ignore[no-untyped-def]
+    """out[0, row]: lines; out[1, row]: paragraphs, which are pieces between runs of two or more newlines, stripped, empty ones
+    left out; how many stood before in the same document, and the code points of all and of those.
+
+    A paragraph runs from the first of its lines to the last. Its hash is made of theirs, which equal paragraphs share; whether
+    two are equal is decided on their code points.
     """
-    points, kinds = _scratch(offsets)
-    capacity = _capacity(_most_newlines(data, offsets) + 1)
+    capacity = 2
+    for row in range(starts.size - 1):
+        capacity = max(capacity, _capacity(line_starts[row + 1] - line_starts[row]))
     hashes = np.empty(capacity, np.uint64)
     begins = np.empty(capacity, np.int64)
     ends = np.empty(capacity, np.int64)
     stamps = np.zeros(capacity, np.int64)
-    stamp = 0
-    for row in range(offsets.size - 1):
-        size = _decode(data, offsets[row], offsets[row + 1], classes, points, kinds)
-        mask = np.uint64(_capacity(_count_bytes(data, offsets[row], offsets[row + 1], NEWLINE) + 1) - 1)
-        for k in range(newlines.size):
-            stamp += 1
-            start = 0
-            pieces = piece_points = repeats = repeat_points = 0
-            while start <= size:
-                stop, following = _piece_end(points, start, size, newlines[k])
-                begin, end = _strip(kinds, start, stop)
-                start = following
-                if begin == end:
-                    continue
-                pieces += 1
-                piece_points += end - begin
-                mixed = _hash(points, begin, end)
-                slot = mixed & mask
-                while True:
-                    if stamps[slot] != stamp:
-                        stamps[slot] = stamp
-                        hashes[slot] = mixed
-                        begins[slot] = begin
-                        ends[slot] = end
-                        break
-                    if hashes[slot] == mixed and _same(points, begin, end, begins[slot], ends[slot]):
-                        repeats += 1
-                        repeat_points += end - begin
-                        break
-                    slot = (slot + np.uint64(1)) & mask
-            out[k, row, PIECES] = pieces
-            out[k, row, PIECE_POINTS] = piece_points
-            out[k, row, REPEATS] = repeats
-            out[k, row, REPEAT_POINTS] = repeat_points
+    line_hashes = np.empty(capacity, np.uint64)
+    for row in range(starts.size - 1):
+        first, last = line_starts[row], line_starts[row + 1]
+        mask = np.uint64(_capacity(last - first) - 1)
+        for line in range(first, last):
+            begin, end = lines[line, 0], lines[line, 1]
+            mixed = _hash(points[begin:end])
+            line_hashes[line - first] = mixed
+            out[0, row, PIECES] += 1
+            out[0, row, PIECE_POINTS] += end - begin
+            if _stood_before(points, begin, end, mixed, hashes, begins, ends, stamps, 2 * row + 1, mask):
+                out[0, row, REPEATS] += 1
+                out[0, row, REPEAT_POINTS] += end - begin
+        line = first
+        while line < last:
+            begin = lines[line, 0]
+            mixed = line_hashes[line - first]
+            line += 1
+            while line < last and not _blank_line(points, lines[line - 1, 1], lines[line, 0]):
+                mixed = _finish(mixed) + line_hashes[line - first]
+                line += 1
+            end = lines[line - 1, 1]
+            out[1, row, PIECES] += 1
+            out[1, row, PIECE_POINTS] += end - begin
+            if _stood_before(points, begin, end, mixed, hashes, begins, ends, stamps, 2 * row + 2, mask):
+                out[1, row, REPEATS] += 1
+                out[1, row, REPEAT_POINTS] += end - begin
 
 
 @njit(cache=True, nogil=True)
 def repeated_grams(  # type: ignore[no-untyped-def]
-    data, offsets, classes, fold, expansions, spaced, factor, tops, duplicates, out
+    data, offsets, points, kinds, starts, words, word_starts, fold, expansions, spaced, factor, tops, duplicates, out
 ):
     """out[row, 0]: code points of all units. out[row, 1+k]: those of the most frequent n-gram, all its
     occurrences, for n = tops[k]·factor[row]. Then those covered by n-grams that occur at least twice, for n
@@ -233,62 +298,58 @@ def repeated_grams(  # type: ignore[no-untyped-def]
     A repeated n-gram consists of two overlapping repeated (n-1)-grams and is known by their two numbers, so
     every level looks only at what was repeated on the one before, and no two different n-grams are ever
     taken for one.
+
+    Units are compared as folded UTF-8. One of less than 8 bytes is a number with its length in the highest byte, which
+    _finish() maps one to one; so only longer ones are compared byte by byte.
     """
-    points, kinds = _scratch(offsets)
-    starts, ends = np.empty(points.size, np.int32), np.empty(points.size, np.int32)
-    # Case folding makes at most three code points of one.
-    folded = np.empty(3 * points.size, np.int32)
-    most = 256
-    keys, numbers, stamps = _table(_capacity(most))
+    most = 0
+    for row in range(starts.size - 1):
+        # A unit has a code point at least.
+        most = max(most, word_starts[row + 1] - word_starts[row] if spaced[row] else starts[row + 1] - starts[row])
+    own_units = np.empty((0 if spaced.all() else most, 2), np.int64)
+    keys, numbers = np.empty(_capacity(most), np.uint64), np.empty(_capacity(most), np.int32)
     before, folded_at, first_of, gram, places, count, characters = _lists(most)
-    stamp = 0
-    for row in range(offsets.size - 1):
-        size = _decode(data, offsets[row], offsets[row + 1], classes, points, kinds)
-        units = _words(kinds, size, starts, ends) if spaced[row] else _units(kinds, size, starts, ends)
-        if units > most:
-            most = 2 * units
-            keys, numbers, stamps = _table(_capacity(most))
-            before, folded_at, first_of, gram, places, count, characters = _lists(most)
-        mask = np.uint64(_capacity(units) - 1)
-        stamp += 1
+    # Case folding makes at most three bytes of one (`code_points.case_folding`).
+    folded = np.empty(3 * _longest(offsets) + 8, np.uint8)
+    for row in range(starts.size - 1):
+        ascii_only = starts[row + 1] - starts[row] == offsets[row + 1] - offsets[row]
+        if ascii_only:
+            _fold_ascii(data[offsets[row] : offsets[row + 1]], folded)
+        units = word_starts[row + 1] - word_starts[row] if spaced[row] else _units(kinds, starts[row], starts[row + 1], own_units)
+        mask = _clear(numbers, units)
         known = 0
         folded_size = 0
         before[0] = 0
         for unit in range(units):
-            before[unit + 1] = before[unit] + ends[unit] - starts[unit]
-            folded_at[unit] = folded_size
-            mixed = np.uint64(0)
-            for position in range(starts[unit], ends[unit]):
-                point = points[position]
-                target = fold[point] if point < fold.size else point
-                if target >= 0:
-                    folded[folded_size] = target
-                    folded_size += 1
-                    mixed = _mix(mixed, target)
-                else:
-                    for part in expansions[-target - 1]:
-                        if part != 0:
-                            folded[folded_size] = part
-                            folded_size += 1
-                            mixed = _mix(mixed, part)
-            folded_at[unit + 1] = folded_size
-            mixed = _finish(mixed)
+            if spaced[row]:
+                begin, end = words[word_starts[row] + unit, 0], words[word_starts[row] + unit, 1]
+            else:
+                begin, end = own_units[unit, 0], own_units[unit, 1]
+            before[unit + 1] = before[unit] + end - begin
+            if ascii_only:
+                first, last = begin - starts[row], end - starts[row]
+            else:
+                first = folded_size
+                last = folded_size = _fold(points, begin, end, fold, expansions, folded, folded_size)
+            folded_at[unit, 0], folded_at[unit, 1] = first, last
+            mixed = _unit_hash(folded, first, last)
             slot = mixed & mask
             while True:
-                if stamps[slot] != stamp:
-                    stamps[slot] = stamp
-                    keys[slot] = mixed
+                number = numbers[slot]
+                if number < 0:
                     numbers[slot] = known
+                    keys[slot] = mixed
                     first_of[known] = unit
                     gram[unit] = known
                     count[known] = 1
                     known += 1
                     break
                 if keys[slot] == mixed:
-                    other = first_of[numbers[slot]]
-                    if _same(folded, folded_at[unit], folded_size, folded_at[other], folded_at[other + 1]):
-                        gram[unit] = numbers[slot]
-                        count[gram[unit]] += 1
+                    other, other_last = folded_at[first_of[number], 0], folded_at[first_of[number], 1]
+                    short = last - first < 8 and other_last - other < 8
+                    if short or _same(folded, first, last, other, other_last):
+                        gram[unit] = number
+                        count[number] += 1
                         break
                 slot = (slot + np.uint64(1)) & mask
         total = before[units]
@@ -301,7 +362,7 @@ def repeated_grams(  # type: ignore[no-untyped-def]
         for n in range(2, max(tops[-1], duplicates[-1]) * length + 1):
             if repeated < 2:
                 break
-            stamp += 1
+            mask = _clear(numbers, repeated)
             known = 0
             kept = 0
             for entry in range(repeated - 1):
@@ -310,16 +371,16 @@ def repeated_grams(  # type: ignore[no-untyped-def]
                     continue
                 key = (np.uint64(gram[place]) << np.uint64(32)) | np.uint64(gram[place + 1])
                 slot = _finish(key) & mask
-                while stamps[slot] == stamp and keys[slot] != key:
+                while numbers[slot] >= 0 and keys[slot] != key:
                     slot = (slot + np.uint64(1)) & mask
-                if stamps[slot] != stamp:
-                    stamps[slot] = stamp
-                    keys[slot] = key
+                number = numbers[slot]
+                if number < 0:
+                    number = known
                     numbers[slot] = known
+                    keys[slot] = key
                     count[known] = 0
                     characters[known] = 0
                     known += 1
-                number = numbers[slot]
                 count[number] += 1
                 characters[number] += before[place + n] - before[place]
                 # Number of place + 1 is read before it is replaced: entries ascend.
@@ -351,7 +412,8 @@ def repeated_grams(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def clean_lines(  # type: ignore[no-untyped-def]
-    data, offsets, classes, spaced, language, ends_sentences, marks, mark_starts, terminals, terminal_starts,
+    data, offsets, points, kinds, starts, words, word_starts, lines, line_starts,
+    newline_starts, spaced, language, ends_sentences, marks, mark_starts, terminals, terminal_starts,
     free, free_starts, after, after_starts, phrases, phrase_starts, limits, out, out_data, out_offsets
 ):  # fmt: skip
     """C4's rules on lines, in their order: writes what is left to out_data and counts in `out`.
@@ -362,44 +424,47 @@ def clean_lines(  # type: ignore[no-untyped-def]
     whether lines must end in a mark, least words, least characters, whether `javascript` drops, whether a
     policy does; -1 and 0 switch off.
     """
-    points, kinds = _scratch(offsets)
-    cut, cut_kinds = _scratch(offsets)
-    initials = 0
-    for phrase in range(phrase_starts.size - 1):
-        initials |= 1 << (phrases[phrase_starts[phrase]] - LOWER_A)
+    longest_row = _longest(starts)
+    cut_points, cut_kinds = np.empty(longest_row, np.int32), np.empty(longest_row, np.uint16)
     longest_word, citations, terminal, least_words, least_points, javascript, policies = limits
     written = 0
     out_offsets[0] = 0
-    for row in range(offsets.size - 1):
-        size = _decode(data, offsets[row], offsets[row + 1], classes, points, kinds)
-        ascii_only = size == offsets[row + 1] - offsets[row]
-        brackets = citations and _count_bytes(data, offsets[row], offsets[row + 1], OPENING) > 0
-        out_start = written
-        kept = 0
-        start = 0
-        while start <= size:
-            stop = _line_end(points, start, size)
-            begin, end = _strip(kinds, start, stop)
-            if begin != start or end != stop or begin == end:
-                out[row, WHITESPACE] += 1
-            start = stop + 1
-            if begin == end:
-                continue
+    for row in range(starts.size - 1):
+        row_start, row_stop = starts[row], starts[row + 1]
+        if offsets[row] == offsets[row + 1]:
+            out_offsets[row + 1] = written
+            continue
+        ascii_only = row_stop - row_start == offsets[row + 1] - offsets[row]
+        brackets = citations and _holds(data[offsets[row] : offsets[row + 1]], OPENING)
+        suspected = _may_hold_phrases(data[offsets[row] : offsets[row + 1]])
+        kept = whole = 0
+        word = word_starts[row]
+        for entry in range(line_starts[row], line_starts[row + 1]):
+            begin, end = lines[entry, 0], lines[entry, 1]
+            whole += (begin == row_start or points[begin - 1] == NEWLINE) and (end == row_stop or points[end] == NEWLINE)
             found = 0
-            words, longest, characters = _word_lengths(kinds, begin, end, spaced[row])
+            if spaced[row]:
+                first = word
+                longest = characters = 0
+                while word < word_starts[row + 1] and words[word, 0] < end:
+                    longest = max(longest, words[word, 1] - words[word, 0])
+                    word += 1
+                count = word - first
+            else:
+                count, longest, characters = _word_lengths(kinds, begin, end, spaced[row])
             if longest_word >= 0 and longest > longest_word:
                 out[row, LONG_WORD] += 1
                 continue
             line, line_kinds = points, kinds
             if brackets:
-                length, found = _without_citations(points, kinds, begin, end, cut, cut_kinds)
+                length, found = _without_citations(points, kinds, begin, end, cut_points, cut_kinds)
                 if found:
                     out[row, CITATION] += found
-                    line, line_kinds = cut, cut_kinds
+                    line, line_kinds = cut_points, cut_kinds
                     begin, end = _strip(line_kinds, 0, length)
                     if begin == end:
                         continue
-                    words, longest, characters = _word_lengths(line_kinds, begin, end, spaced[row])
+                    count, longest, characters = _word_lengths(line_kinds, begin, end, spaced[row])
             if (
                 terminal
                 and ends_sentences[row]
@@ -410,24 +475,24 @@ def clean_lines(  # type: ignore[no-untyped-def]
             ):
                 out[row, NO_TERMINAL] += 1
                 continue
-            if words < least_words if spaced[row] else characters < least_points:
+            if count < least_words if spaced[row] else characters < least_points:
                 out[row, TOO_FEW] += 1
                 continue
-            lorem, script, policy, brace = _phrases(line, begin, end, phrases, phrase_starts, initials)
-            out[row, LOREM_IPSUM] += lorem
-            if javascript and script:
-                out[row, JAVASCRIPT] += 1
-                continue
-            out[row, CURLY_BRACE] += brace
-            if policies and policy:
-                out[row, POLICY] += 1
-                continue
+            # A citation that was cut out can have stood within a phrase.
+            if suspected or found:
+                lorem, script, policy, brace = _phrases(line, begin, end, phrases, phrase_starts)
+                out[row, LOREM_IPSUM] += lorem
+                if javascript and script:
+                    out[row, JAVASCRIPT] += 1
+                    continue
+                out[row, CURLY_BRACE] += brace
+                if policies and policy:
+                    out[row, POLICY] += 1
+                    continue
             if ends_sentences[row]:
                 out[row, SENTENCES] += _sentences(
-                    line,
-                    line_kinds,
-                    begin,
-                    end,
+                    line[begin:end],
+                    line_kinds[begin:end],
                     language[row],
                     terminals,
                     terminal_starts,
@@ -440,17 +505,15 @@ def clean_lines(  # type: ignore[no-untyped-def]
                 out_data[written] = NEWLINE
                 written += 1
             if ascii_only and not found:
-                for index in range(begin, end):
-                    out_data[written] = points[index]
-                    written += 1
+                source = offsets[row] + begin - row_start
+                out_data[written : written + end - begin] = data[source : source + end - begin]
+                written += end - begin
             else:
-                written = _encode(line, begin, end, out_data, written)
+                written = _encode(line[begin:end], out_data, written)
             out[row, CLEAN_POINTS] += end - begin + (kept > 0)
             kept += 1
+        out[row, WHITESPACE] = newline_starts[row + 1] - newline_starts[row] + 1 - whole
         out_offsets[row + 1] = written
-        if _same_bytes(data, offsets[row], offsets[row + 1], out_data, out_start, written):
-            for column in range(POLICY + 1):
-                out[row, column] = 0
 
 
 @njit(cache=True, nogil=True)
@@ -507,10 +570,33 @@ def _starts_with(points, begin, end, word):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _phrases(line, begin, end, phrases, phrase_starts, initials):  # type: ignore[no-untyped-def]
+def _may_hold_phrases(data):  # type: ignore[no-untyped-def]
+    """False only for a text that holds neither `{` nor, in any case, `ipsu`, `java`, `olic`, `of u` or `oki`, and so no phrase
+    that _phrases() looks for. Most texts end here."""
+    found = _holds(data, BRACE)
+    size = data.size - 3
+    if size <= 0:
+        return found
+    one, two, three, four = data[:size], data[1 : size + 1], data[2 : size + 2], data[3 : size + 3]
+    for index in range(size):
+        first, second, third, fourth = one[index] | LOWER, two[index] | LOWER, three[index] | LOWER, four[index] | LOWER
+        found |= (first == 0x69) & (second == 0x70) & (third == 0x73) & (fourth == 0x75)  # ipsu
+        found |= (first == 0x6A) & (second == 0x61) & (third == 0x76) & (fourth == 0x61)  # java
+        found |= (first == 0x6F) & (second == 0x6C) & (third == 0x69) & (fourth == 0x63)  # olic
+        found |= (first == 0x6F) & (second == 0x66) & (third == 0x20) & (fourth == 0x75)  # of u
+        found |= (second == 0x6F) & (third == 0x6B) & (fourth == 0x69)  # oki
+        found |= (one[index] == 0xE2) & (two[index] == 0x84) & (three[index] == 0xAA)  # the Kelvin sign, a capital k
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _phrases(line, begin, end, phrases, phrase_starts):  # type: ignore[no-untyped-def]
     """Does the lower-cased line hold `lorem ipsum`, `javascript`, any policy; and does the line hold
     `{`?"""
     lorem = script = policy = brace = False
+    initials = 0
+    for phrase in range(phrase_starts.size - 1):
+        initials |= 1 << (phrases[phrase_starts[phrase]] - LOWER_A)
     # `initials` has a bit for every letter that a phrase begins with.
     for index in range(begin, end):
         point = line[index]
@@ -549,14 +635,21 @@ def _lower(point):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _sentences(  # type: ignore[no-untyped-def]
-    line, kinds, begin, end, language, terminals, terminal_starts, free, free_starts, after, after_starts
+    line, kinds, language, terminals, terminal_starts, free, free_starts, after, after_starts
 ):
     """Runs of marks that end a sentence: those with a free mark, and those that whitespace or the end
     follows."""
     sentences = 0
-    index = begin
+    group = language if language >= 0 else terminal_starts.size - 2
+    own = terminal_starts[group] < terminal_starts[group + 1]
+    index, end = 0, line.size
     while index < end:
-        if not _is_mark(line[index], kinds[index], terminals, terminal_starts, language):
+        if not own:
+            while index < end and not kinds[index] & TERMINAL:
+                index += 1
+            if index == end:
+                break
+        elif not _is_mark(line[index], kinds[index], terminals, terminal_starts, language):
             index += 1
             continue
         freely = False
@@ -574,80 +667,40 @@ def _sentences(  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _scratch(offsets):  # type: ignore[no-untyped-def]
-    """Room for the code points of the longest document, and for their classes."""
-    longest = _longest(offsets)
-    return np.empty(longest, np.int32), np.empty(longest, np.uint16)
+def _is_ascii(data):  # type: ignore[no-untyped-def]
+    bits = np.uint8(0)
+    for index in range(data.size):
+        bits |= data[index]
+    return bits < 0x80
 
 
 @njit(cache=True, nogil=True)
-def _table(capacity):  # type: ignore[no-untyped-def]
-    """Keys, numbers and stamps of a hash table; an entry counts if its stamp is the present one."""
-    return np.empty(capacity, np.uint64), np.empty(capacity, np.int64), np.zeros(capacity, np.int64)
+def _holds(data, byte):  # type: ignore[no-untyped-def]
+    found = False
+    for index in range(data.size):
+        found |= data[index] == byte
+    return found
 
 
 @njit(cache=True, nogil=True)
-def _lists(most):  # type: ignore[no-untyped-def]
-    """Of every unit: code points before it, where it starts in the folded text, the first unit of each number,
-    the number of the n-gram that starts at it, where repeated n-grams start, ascending; and of every number its
-    occurrences and their code points."""
-    return (
-        np.empty(most + 1, np.int64),
-        np.empty(most + 1, np.int64),
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
-        np.empty(most + 1, np.int64),
-        np.empty(most, np.int64),
-        np.empty(most, np.int64),
-    )
-
-
-@njit(cache=True, nogil=True)
-def _longest(offsets):  # type: ignore[no-untyped-def]
-    longest = 0
-    for row in range(offsets.size - 1):
-        longest = max(longest, offsets[row + 1] - offsets[row])
-    return longest
-
-
-@njit(cache=True, nogil=True)
-def _count_bytes(data, start, stop, byte):  # type: ignore[no-untyped-def]
-    count = 0
-    for index in range(start, stop):
-        count += data[index] == byte
-    return count
-
-
-@njit(cache=True, nogil=True)
-def _most_newlines(data, offsets):  # type: ignore[no-untyped-def]
-    most = 0
-    for row in range(offsets.size - 1):
-        most = max(most, _count_bytes(data, offsets[row], offsets[row + 1], NEWLINE))
-    return most
-
-
-@njit(cache=True, nogil=True)
-def _decode(data, start, stop, classes, points, kinds):  # type: ignore[no-untyped-def]
-    """Writes the code points of data[start:stop] and their classes, returns how many; a byte that starts no whole character
-    is U+FFFD."""
-    size = 0
-    index = start
-    while index < stop:
+def _decode(data, index, enough, stop, classes, points, kinds, at):  # type: ignore[no-untyped-def]
+    """Decodes characters until one begins at `enough` or beyond; returns where that is in `data`, and in `points`."""
+    while index < enough:
         byte = np.int32(data[index])
         if byte < 0x80:
-            points[size] = byte
-            kinds[size] = classes[byte]
+            points[at] = byte
+            kinds[at] = classes[byte]
             index += 1
-            size += 1
+            at += 1
             continue
         if 0xC0 <= byte < 0xE0 and index + 1 < stop:
-            points[size] = (byte & 0x1F) << 6 | (np.int32(data[index + 1]) & 0x3F)
+            points[at] = (byte & 0x1F) << 6 | (np.int32(data[index + 1]) & 0x3F)
             index += 2
         elif 0xE0 <= byte < 0xF0 and index + 2 < stop:
-            points[size] = (byte & 0x0F) << 12 | (np.int32(data[index + 1]) & 0x3F) << 6 | (np.int32(data[index + 2]) & 0x3F)
+            points[at] = (byte & 0x0F) << 12 | (np.int32(data[index + 1]) & 0x3F) << 6 | (np.int32(data[index + 2]) & 0x3F)
             index += 3
         elif byte >= 0xF0 and index + 3 < stop:
-            points[size] = (
+            points[at] = (
                 (byte & 0x07) << 18
                 | (np.int32(data[index + 1]) & 0x3F) << 12
                 | (np.int32(data[index + 2]) & 0x3F) << 6
@@ -655,82 +708,51 @@ def _decode(data, start, stop, classes, points, kinds):  # type: ignore[no-untyp
             )
             index += 4
         else:
-            points[size] = REPLACEMENT
+            points[at] = REPLACEMENT
             index += 1
-        kinds[size] = _kind(classes, points[size])
-        size += 1
-    return size
+        kinds[at] = _kind(classes, points[at])
+        at += 1
+    return index, at
 
 
 @njit(cache=True, nogil=True)
-def _kind(classes, point):  # type: ignore[no-untyped-def]
-    return np.int32(classes[point]) if point < classes.size else np.int32(0)
+def _longest(starts):  # type: ignore[no-untyped-def]
+    longest = 0
+    for row in range(starts.size - 1):
+        longest = max(longest, starts[row + 1] - starts[row])
+    return longest
 
 
 @njit(cache=True, nogil=True)
-def _line_end(points, start, size):  # type: ignore[no-untyped-def]
-    stop = start
-    while stop < size and points[stop] != NEWLINE:
-        stop += 1
-    return stop
+def _sought(words, group_starts, first, last, found, stamp):  # type: ignore[no-untyped-def]
+    """Of the function words not yet found: the length of the longest, and a bit for every letter that one begins with (modulo
+    64)."""
+    longest = 0
+    initials = np.uint64(0)
+    for candidate in range(first, last):
+        if found[candidate] != stamp:
+            longest = max(longest, group_starts[candidate + 1] - group_starts[candidate])
+            initials |= np.uint64(1) << np.uint64(words[group_starts[candidate]] & 63)
+    return longest, initials
 
 
 @njit(cache=True, nogil=True)
-def _piece_end(points, start, size, newlines):  # type: ignore[no-untyped-def]
-    """Where the piece from `start` ends, and where the next one starts (size + 1 after the last). A run of newlines is
-    read once, so a text of nothing else takes linear time."""
-    stop = start
-    while stop < size:
-        if points[stop] != NEWLINE:
-            stop += 1
-            continue
-        if newlines == 1:
-            return stop, stop + 1
-        following = stop
-        while following < size and points[following] == NEWLINE:
-            following += 1
-        if following - stop >= newlines:
-            return stop, following
-        stop = following
-    return size, size + 1
-
-
-@njit(cache=True, nogil=True)
-def _strip(kinds, begin, end):  # type: ignore[no-untyped-def]
-    while begin < end and kinds[begin] & SPACE:
-        begin += 1
-    while end > begin and kinds[end - 1] & SPACE:
-        end -= 1
-    return begin, end
-
-
-@njit(cache=True, nogil=True)
-def _count_lines(points, kinds, size, counts):  # type: ignore[no-untyped-def]
-    start = 0
-    while start <= size:
-        stop = _line_end(points, start, size)
-        begin, end = _strip(kinds, start, stop)
-        start = stop + 1
-        if begin == end:
-            continue
-        counts[LINES] += 1
-        for bullet in BULLETS:
-            if points[begin] == bullet:
-                counts[BULLET_LINES] += 1
-        if points[end - 1] == ELLIPSIS or _ends_in_dots(points, begin, end):
-            counts[ELLIPSIS_LINES] += 1
-
-
-@njit(cache=True, nogil=True)
-def _count_symbols(points, size, counts):  # type: ignore[no-untyped-def]
-    hashes = ellipses = triples = dots = 0
+def _count_symbols(data, points, counts):  # type: ignore[no-untyped-def]
+    """`#`, and `...` without overlap or `…`, in a text given as UTF-8 and as code points."""
+    hashes = ellipses = 0
+    for index in range(data.size):
+        hashes += data[index] == HASH
+    if points.size != data.size:
+        for index in range(points.size):
+            ellipses += points[index] == ELLIPSIS
+    triple = False
+    size = max(data.size - 2, 0)
+    one, two, three = data[:size], data[1 : size + 1], data[2 : size + 2]
     for index in range(size):
-        hashes += points[index] == HASH
-        ellipses += points[index] == ELLIPSIS
-    for index in range(2, size):
-        triples += (points[index] == DOT) & (points[index - 1] == DOT) & (points[index - 2] == DOT)
+        triple |= (one[index] == DOT) & (two[index] == DOT) & (three[index] == DOT)
     # Most texts have no three dots, and runs are counted only where there are some.
-    for index in range(size if triples else 0):
+    dots = 0
+    for index in range(points.size if triple else 0):
         dots = dots + 1 if points[index] == DOT else 0
         if dots == 3:
             ellipses += 1
@@ -740,20 +762,9 @@ def _count_symbols(points, size, counts):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _alphabetic_words(kinds, size):  # type: ignore[no-untyped-def]
-    """Words with an alphabetic character."""
-    words = found = np.int64(0)
-    for index in range(size):
-        space = np.int64(kinds[index]) & SPACE
-        words += found & space
-        found = (found | (np.int64(kinds[index]) & ALPHABETIC) // ALPHABETIC) & (1 - space)
-    return words + found
-
-
-@njit(cache=True, nogil=True)
-def _count_characters(kinds, size, own, counts):  # type: ignore[no-untyped-def]
+def _count_characters(kinds, own, counts):  # type: ignore[no-untyped-def]
     characters = symbols = of_script = np.int64(0)
-    for index in range(size):
+    for index in range(kinds.size):
         kind = np.int64(kinds[index])
         character = 1 - (kind & SPACE)
         characters += character
@@ -765,39 +776,128 @@ def _count_characters(kinds, size, own, counts):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _words(kinds, size, starts, ends):  # type: ignore[no-untyped-def]
-    """Where each word starts and ends; how many there are. Without branches: words are short and of any length."""
-    count = ended = np.int64(0)
-    before = np.int64(SPACE)
-    for index in range(size):
-        space = np.int64(kinds[index]) & SPACE
-        starts[count] = index
-        count += before & ~space
-        # At most as many words have ended as have started, so this stays within the list.
-        ends[ended] = index
-        ended += space & ~before
-        before = space
-    if ended < count:
-        ends[ended] = size
+def _units(kinds, start, stop, units):  # type: ignore[no-untyped-def]
+    """Where each unit of an unspaced text begins and ends; how many there are."""
+    count = 0
+    index = start
+    while index < stop:
+        if kinds[index] & SPACE:
+            index += 1
+            continue
+        units[count, 0] = index
+        inside = _joins(kinds[index])
+        index += 1
+        while inside and index < stop and _joins(kinds[index]):
+            index += 1
+        units[count, 1] = index
+        count += 1
     return count
 
 
 @njit(cache=True, nogil=True)
-def _units(kinds, size, starts, ends):  # type: ignore[no-untyped-def]
-    """Where each unit of an unspaced text starts and ends; how many there are."""
-    count = index = 0
-    while index < size:
-        if kinds[index] & SPACE:
-            index += 1
+def _blank_line(points, start, stop):  # type: ignore[no-untyped-def]
+    """Do two newlines stand next to each other?"""
+    for index in range(start + 1, stop):
+        if points[index] == NEWLINE and points[index - 1] == NEWLINE:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _stood_before(points, begin, end, mixed, hashes, begins, ends, stamps, stamp, mask):  # type: ignore[no-untyped-def]
+    """Is points[begin:end] in the table, under the hash `mixed`? If not it is put there. Entries of other stamps are free."""
+    slot = mixed & mask
+    while stamps[slot] == stamp:
+        if hashes[slot] == mixed and _same(points, begin, end, begins[slot], ends[slot]):
+            return True
+        slot = (slot + np.uint64(1)) & mask
+    stamps[slot], hashes[slot], begins[slot], ends[slot] = stamp, mixed, begin, end
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _clear(numbers, entries):  # type: ignore[no-untyped-def]
+    """Empties the part of a table that has room for so many entries; returns its mask. An entry below 0 is free."""
+    capacity = _capacity(entries)
+    part = numbers[:capacity]
+    for slot in range(capacity):
+        part[slot] = -1
+    return np.uint64(capacity - 1)
+
+
+@njit(cache=True, nogil=True)
+def _fold_ascii(data, folded):  # type: ignore[no-untyped-def]
+    for index in range(data.size):
+        folded[index] = _fold_letter(data[index])
+
+
+@njit(cache=True, nogil=True)
+def _fold_letter(point):  # type: ignore[no-untyped-def]
+    """Of ASCII."""
+    return point | (LOWER if 0x41 <= point <= 0x5A else 0)
+
+
+@njit(cache=True, nogil=True)
+def _fold(points, begin, end, fold, expansions, folded, at):  # type: ignore[no-untyped-def]
+    """Writes points[begin:end], case-folded, as UTF-8 from folded[at], returns where it ends. A view would cost more than most
+    words do."""
+    for index in range(begin, end):
+        point = points[np.uint64(index)]
+        if point < 0x80:
+            folded[np.uint64(at)] = _fold_letter(point)
+            at += 1
             continue
-        starts[count] = index
-        inside = _joins(kinds[index])
-        index += 1
-        while inside and index < size and _joins(kinds[index]):
-            index += 1
-        ends[count] = index
-        count += 1
-    return count
+        target = fold[point] if point < fold.size else point
+        if target >= 0:
+            at = _put(target, folded, at)
+        else:
+            for part in expansions[-target - 1]:
+                if part != 0:
+                    at = _put(part, folded, at)
+    return at
+
+
+@njit(cache=True, nogil=True)
+def _unit_hash(folded, first, last):  # type: ignore[no-untyped-def]
+    """Of folded[first:last]. There must be eight readable bytes behind it."""
+    size = last - first
+    if size < 8:
+        bits = np.uint64(8 * size)
+        return _finish((read64(folded, first) & ((np.uint64(1) << bits) - np.uint64(1))) | np.uint64(size) << np.uint64(56))
+    mixed = np.uint64(size)
+    for place in range(first, last - 8, 8):
+        mixed = _mix(mixed, read64(folded, place))
+    return _finish(_mix(mixed, read64(folded, last - 8)))
+
+
+@njit(cache=True, nogil=True)
+def _lists(most):  # type: ignore[no-untyped-def]
+    """Of every unit: code points before it, where it begins and ends in the folded text, the first unit of each number,
+    the number of the n-gram that starts at it, where repeated n-grams start, ascending; and of every number its
+    occurrences and their code points."""
+    return (
+        np.empty(most + 1, np.int64),
+        np.empty((most, 2), np.int64),
+        np.empty(most, np.int32),
+        np.empty(most, np.int32),
+        np.empty(most + 1, np.int32),
+        np.empty(most, np.int32),
+        np.empty(most, np.int64),
+    )
+
+
+@njit(cache=True, nogil=True)
+def _kind(classes, point):  # type: ignore[no-untyped-def]
+    return np.int32(classes[point]) if point < classes.size else np.int32(0)
+
+
+@njit(cache=True, nogil=True)
+def _strip(kinds, begin, end):  # type: ignore[no-untyped-def]
+    while begin < end and kinds[begin] & SPACE:
+        begin += 1
+    while end > begin and kinds[end - 1] & SPACE:
+        end -= 1
+    return begin, end
 
 
 @njit(cache=True, nogil=True)
@@ -859,19 +959,16 @@ def _capacity(entries):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _hash(points, begin, end):  # type: ignore[no-untyped-def]
+def _hash(points):  # type: ignore[no-untyped-def]
     """Four lanes, since each multiplication waits for the one before."""
     first = second = third = fourth = np.uint64(0)
-    index = begin
-    while index + 4 <= end:
+    for index in range(points.size >> 2):
+        first = _mix(first, points[4 * index])
+        second = _mix(second, points[4 * index + 1])
+        third = _mix(third, points[4 * index + 2])
+        fourth = _mix(fourth, points[4 * index + 3])
+    for index in range(points.size & ~3, points.size):
         first = _mix(first, points[index])
-        second = _mix(second, points[index + 1])
-        third = _mix(third, points[index + 2])
-        fourth = _mix(fourth, points[index + 3])
-        index += 4
-    while index < end:
-        first = _mix(first, points[index])
-        index += 1
     return _finish(_finish(_finish(_finish(first) + second) + third) + fourth)
 
 
@@ -899,36 +996,30 @@ def _same(points, begin, end, other_begin, other_end):  # type: ignore[no-untype
 
 
 @njit(cache=True, nogil=True)
-def _same_bytes(data, begin, end, other, other_begin, other_end):  # type: ignore[no-untyped-def]
-    if end - begin != other_end - other_begin:
-        return False
-    for index in range(end - begin):
-        if data[begin + index] != other[other_begin + index]:
-            return False
-    return True
+def _encode(points, out, at):  # type: ignore[no-untyped-def]
+    """Writes code points as UTF-8 from out[at], returns where it ends."""
+    for index in range(points.size):
+        at = _put(points[index], out, at)
+    return at
 
 
 @njit(cache=True, nogil=True)
-def _encode(points, begin, end, out, at):  # type: ignore[no-untyped-def]
-    """Writes points[begin:end] as UTF-8 from out[at], returns where it ends."""
-    for index in range(begin, end):
-        point = points[index]
-        if point < 0x80:
-            out[at] = point
-            at += 1
-        elif point < 0x800:
-            out[at] = 0xC0 | point >> 6
-            out[at + 1] = 0x80 | (point & 0x3F)
-            at += 2
-        elif point < 0x10000:
-            out[at] = 0xE0 | point >> 12
-            out[at + 1] = 0x80 | (point >> 6 & 0x3F)
-            out[at + 2] = 0x80 | (point & 0x3F)
-            at += 3
-        else:
-            out[at] = 0xF0 | point >> 18
-            out[at + 1] = 0x80 | (point >> 12 & 0x3F)
-            out[at + 2] = 0x80 | (point >> 6 & 0x3F)
-            out[at + 3] = 0x80 | (point & 0x3F)
-            at += 4
-    return at
+def _put(point, out, at):  # type: ignore[no-untyped-def]
+    """Writes a code point as UTF-8 to out[at], returns where it ends."""
+    if point < 0x80:
+        out[at] = point
+        return at + 1
+    if point < 0x800:
+        out[at] = 0xC0 | point >> 6
+        out[at + 1] = 0x80 | (point & 0x3F)
+        return at + 2
+    if point < 0x10000:
+        out[at] = 0xE0 | point >> 12
+        out[at + 1] = 0x80 | (point >> 6 & 0x3F)
+        out[at + 2] = 0x80 | (point & 0x3F)
+        return at + 3
+    out[at] = 0xF0 | point >> 18
+    out[at + 1] = 0x80 | (point >> 12 & 0x3F)
+    out[at + 2] = 0x80 | (point >> 6 & 0x3F)
+    out[at + 3] = 0x80 | (point & 0x3F)
+    return at + 4

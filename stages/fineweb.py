@@ -10,9 +10,8 @@ import pyarrow as pa
 from pydantic import model_validator
 
 from manifests.rules import RATIO, Rule
-from stages import code_points, datatrove_definitions, languages, signals, text_buffers
+from stages import datatrove_definitions, languages, reading, signals
 from stages import filter_kernels as kernels
-from stages.gopher_repetition import repeated_pieces
 from stages.languages import Language
 from stages.stage import Filter, Measurement, Options
 
@@ -94,13 +93,16 @@ class FineWeb(Filter[FineWebOptions]):
             plain = FineWeb(self.options.model_copy(update={"compat": None}))
             return datatrove_definitions.fineweb(batch, plain.measure(batch), self.options.short_line_characters)
         rows = languages.of_batch(batch)
-        data, offsets = text_buffers.of(batch["text"])
-        (repeats,) = repeated_pieces(data, offsets, kernels.LINE)
+        read = reading.of(batch["text"])
+        repeats = read.repeats[kernels.LINE]
         options = self.options
         short = np.where(rows.spaced, options.short_line_characters, options.short_line_characters_unspaced)
-        counts = np.zeros((batch.num_rows, 6), np.int64)
-        kernels.line_shapes(data, offsets, code_points.classes(), short, *languages.groups(line_marks), rows.number, counts)
+        counts = np.zeros((batch.num_rows, 4), np.int64)
+        kernels.line_shapes(
+            read.points, read.kinds, read.starts, *read.lines, short, *languages.groups(line_marks), rows.number, counts
+        )
         count = counts.T
+        newlines, words = np.diff(read.newline_starts), np.diff(read.words[-1])
         no_words, no_characters = ~rows.spaced, rows.spaced
         lines = count[kernels.SHAPED_LINES]
         measured = [
@@ -108,9 +110,9 @@ class FineWeb(Filter[FineWebOptions]):
             signals.ratios(count[kernels.TERMINAL_LINES], lines, ~ends_sentences(rows)),
             signals.ratios(count[kernels.SHORT_LINES], lines, no_words),
             signals.ratios(repeats[:, kernels.REPEAT_POINTS], repeats[:, kernels.PIECE_POINTS]),
-            signals.ratios(count[kernels.NEWLINES], count[kernels.SHAPED_WORDS], no_words),
+            signals.ratios(newlines, words, no_words),
             signals.ratios(count[kernels.SHORT_LINES], lines, no_characters),
-            signals.ratios(count[kernels.NEWLINES], count[kernels.SHAPED_POINTS], no_characters),
+            signals.ratios(newlines, count[kernels.SHAPED_POINTS], no_characters),
         ]
         return Measurement(dict(zip(self.signals, measured, strict=True)))
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from manifests.rules import RATIO, Rule
-from stages import code_points, languages, signals, text_buffers
+from stages import code_points, languages, reading, signals
 from stages import filter_kernels as kernels
 from stages.stage import Filter, Measurement, Options
 
@@ -80,12 +80,16 @@ class GopherQuality(Filter[GopherQualityOptions]):
 
     def measure(self, batch: pa.RecordBatch) -> Measurement:
         rows = languages.of_batch(batch, self.options.default_language)
-        data, offsets = text_buffers.of(batch["text"])
+        read = reading.of(batch["text"])
         counts = np.zeros((batch.num_rows, 12), np.int64)
         kernels.quality(
-            data,
-            offsets,
-            code_points.classes(),
+            read.data,
+            read.offsets,
+            read.points,
+            read.kinds,
+            read.starts,
+            *read.words,
+            *read.lines,
             *code_points.case_folding(),
             rows.spaced,
             rows.number,

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from manifests.rules import RATIO, Rule
-from stages import code_points, datatrove_definitions, languages, signals, text_buffers
+from stages import code_points, datatrove_definitions, languages, reading, signals
 from stages import filter_kernels as kernels
 from stages.stage import Filter, Measurement, Options
 
@@ -104,15 +104,17 @@ class GopherRepetition(Filter[GopherRepetitionOptions]):
             plain = GopherRepetition(self.options.model_copy(update={"compat": None}))
             return datatrove_definitions.repetition(batch, plain.measure(batch))
         rows = languages.of_batch(batch)
-        data, offsets = text_buffers.of(batch["text"])
-        classes = code_points.classes()
-        lines, paragraphs = repeated_pieces(data, offsets, kernels.LINE, kernels.PARAGRAPH)
+        read = reading.of(batch["text"])
+        lines, paragraphs = read.repeats
         factor = np.where(rows.spaced, 1, rows.per_language(languages.characters_per_word))
         grams = np.zeros((batch.num_rows, 1 + len(TOP) + len(DUPLICATE)), np.int64)
         kernels.repeated_grams(
-            data,
-            offsets,
-            classes,
+            read.data,
+            read.offsets,
+            read.points,
+            read.kinds,
+            read.starts,
+            *read.words,
             *code_points.case_folding(),
             rows.spaced,
             factor,
@@ -129,11 +131,3 @@ class GopherRepetition(Filter[GopherRepetitionOptions]):
         for undefined in (~rows.spaced, rows.spaced):
             measured += [signals.ratios(grams[:, column], grams[:, 0], undefined) for column in range(1, grams.shape[1])]
         return Measurement(dict(zip(self.signals, measured, strict=True)))
-
-
-def repeated_pieces(data: np.ndarray, offsets: np.ndarray, *newlines: int) -> np.ndarray:
-    """int64 (kinds, n, 4): for lines or paragraphs how many every text has, their code points, and of those that
-    stood before, the same."""
-    counts = np.zeros((len(newlines), offsets.size - 1, 4), np.int64)
-    kernels.repeated_pieces(data, offsets, code_points.classes(), np.array(newlines), counts)
-    return counts

@@ -55,8 +55,8 @@ def xxh3_64(data: np.ndarray, start: int, end: int) -> np.uint64:  # pragma: no 
         total += _mix(data, end - 16, 119)
         return _avalanche(total)
     if size > 8:
-        low: np.uint64 = _read64(data, start) ^ np.uint64(0x6782737BEA4239B9)
-        high: np.uint64 = _read64(data, end - 8) ^ np.uint64(0xAF56BC3B0996523A)
+        low: np.uint64 = read64(data, start) ^ np.uint64(0x6782737BEA4239B9)
+        high: np.uint64 = read64(data, end - 8) ^ np.uint64(0xAF56BC3B0996523A)
         return _avalanche(length + _swapped(low) + high + _folded(low, high))
     if size >= 4:
         value: np.uint64 = (_read32(data, end - 4) + (_read32(data, start) << np.uint64(32))) ^ np.uint64(0xC73AB174C5ECD5A2)
@@ -92,8 +92,8 @@ def _avalanche_xxh64(value: np.uint64) -> np.uint64:  # pragma: no cover - compi
 
 @numba.njit(cache=True)
 def _mix(data: np.ndarray, at: int, secret: int) -> np.uint64:  # pragma: no cover - compiled
-    low = _read64(data, at) ^ _read64(SECRET, secret)
-    high = _read64(data, at + 8) ^ _read64(SECRET, secret + 8)
+    low = read64(data, at) ^ read64(SECRET, secret)
+    high = read64(data, at + 8) ^ read64(SECRET, secret + 8)
     product: np.uint64 = _folded(low, high)
     return product
 
@@ -113,7 +113,7 @@ def _swapped(value: np.uint64) -> np.uint64:  # pragma: no cover - compiled
 
 
 @_intrinsic
-def _read64(typing_context: Any, data: Any, at: Any) -> Any:
+def read64(typing_context: Any, data: Any, at: Any) -> Any:
     """Eight bytes of `data` from `at`, little-endian (as every machine that numba compiles for here)."""
     return types.uint64(data, at), _reader(64)
 

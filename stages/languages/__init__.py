@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
-from stages import code_points, filter_kernels, scripts, text_buffers
+from stages import code_points, filter_kernels, reading, scripts
 
 
 class Language(BaseModel):
@@ -105,11 +105,11 @@ def of_batch(batch: pa.RecordBatch, default: str | None = None) -> Rows:
     own = np.array([*(_bits(language.scripts) for language in every()), 0], np.int64)[number]
     open_rows = np.flatnonzero(number < 0)
     if open_rows.size:
-        data, offsets = text_buffers.of(batch["text"].take(pa.array(open_rows)))
-        counts = np.zeros((open_rows.size, 1 + len(scripts.UNSPACED_SCRIPTS)), np.int64)
-        filter_kernels.script_counts(data, offsets, code_points.classes(), counts)
+        read = reading.of(batch["text"])
+        counts = np.zeros((rows, 1 + len(scripts.UNSPACED_SCRIPTS)), np.int64)
+        filter_kernels.script_counts(read.kinds, read.starts, counts)
         names = list(scripts.UNSPACED_SCRIPTS)
-        for row, unspaced, script in zip(open_rows, *scripts.unspaced(counts), strict=True):
+        for row, unspaced, script in zip(open_rows, *scripts.unspaced(counts[open_rows]), strict=True):
             name = names[script]
             spaced[row] = not unspaced
             if codes[row] is None:
@@ -119,6 +119,7 @@ def of_batch(batch: pa.RecordBatch, default: str | None = None) -> Rows:
     return Rows(number, spaced, own)
 
 
+@functools.cache
 def groups(marks: Callable[[Language | None], Iterable[str]]) -> tuple[np.ndarray, np.ndarray]:
     """`code_points.groups` of the marks of every language, and as the last group those of None."""
     return code_points.groups([*map(marks, every()), marks(None)])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stages import code_points, filter_kernels, languages, text_buffers
+from stages import code_points, filter_kernels, languages, reading, text_buffers
 from stages.c4 import C4, C4Options
 from stages.fineweb import FineWeb, FineWebOptions
 from stages.gopher_quality import GopherQuality, GopherQualityOptions
@@ -152,6 +152,8 @@ def test_tables_hold_what_python_says_of_every_code_point() -> None:
         target = int(fold[point]) if point < fold.size else point
         folded = chr(target) if target >= 0 else "".join(chr(part) for part in expansions[-target - 1] if part)
         assert folded == character.casefold()
+        if category != "Cs":  # no UTF-8 holds a surrogate
+            assert len(folded.encode()) <= 3 * len(character.encode()), "the kernel has room for no more"
 
 
 def test_only_the_kelvin_sign_has_a_lower_case_that_a_phrase_could_hold() -> None:
@@ -203,12 +205,10 @@ def test_a_document_is_measured_alike_whatever_stands_beside_it() -> None:
 @pytest.mark.parametrize("tail", [b"\xe2\x82", b"\xf0\x9f\x98", b"\xc3", b"\xff"])
 def test_bytes_that_break_off_in_a_character_are_read_within_the_document(tail: bytes) -> None:
     data = np.frombuffer(b"ab" + tail + b"\x80\x80\x80", np.uint8)
-    counts = np.zeros((1, 12), np.int64)
-    empty = np.zeros(0, np.int32)
-    arguments = (np.array([False]), np.array([-1], np.int32), np.array([0]), empty, np.zeros(1, np.int64), np.zeros(1, np.int64))
     offsets = np.array([0, 2 + len(tail)], np.int64)
-    filter_kernels.quality(data, offsets, code_points.classes(), *code_points.case_folding(), *arguments, counts)
-    assert counts[0, filter_kernels.POINTS] == 2 + len(tail)
+    points, kinds, starts = np.empty(9, np.int32), np.empty(9, np.uint16), np.empty(2, np.int64)
+    filter_kernels.decode(data, offsets, code_points.classes(), points, kinds, starts)
+    assert points[: starts[1]].tolist() == [ord("a"), ord("b"), *[filter_kernels.REPLACEMENT] * len(tail)]
 
 
 @pytest.mark.parametrize(
@@ -227,6 +227,16 @@ def test_a_repetitive_megabyte_takes_linear_time(piece: str, language: str) -> N
     lines = rows(FineWeb(FineWebOptions()).measure(batch).signals)[0]["fineweb.lines"]
     assert lines == len(plain.lines_of(text))
     assert rows(GopherQuality(GopherQualityOptions()).measure(batch).signals)[0]["gopher.rule_set"].endswith(language)
+
+
+def test_many_documents_of_one_word_are_read_each_for_itself() -> None:
+    read = reading.of(pa.array(["a", "", "b", "\n", "c d"] * 1000))
+    (words, word_starts), (lines, line_starts) = read.words, read.lines
+    assert np.diff(word_starts).tolist() == [1, 0, 1, 0, 2] * 1000
+    assert np.diff(line_starts).tolist() == [1, 0, 1, 0, 1] * 1000
+    assert np.diff(read.newline_starts).tolist() == [0, 0, 0, 1, 0] * 1000
+    assert words[: word_starts[-1]].tolist()[:4] == [[0, 1], [1, 2], [3, 4], [5, 6]]
+    assert lines[: line_starts[-1]].tolist()[:3] == [[0, 1], [1, 2], [3, 6]]
 
 
 def test_the_last_group_of_marks_is_of_no_language() -> None:

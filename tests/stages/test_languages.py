@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from stages import code_points, filter_kernels, languages, scripts, text_buffers
+from stages import filter_kernels, languages, reading, scripts
 from tests.stages import plain
 
 
@@ -113,7 +113,8 @@ def test_the_identity_names_every_language_file_and_the_version_of_unicode() -> 
 def test_a_text_is_unspaced_when_most_of_its_letters_are(text: str, script: str | None) -> None:
     assert plain.unspaced_script(text) == script
     counts = np.zeros((1, 1 + len(scripts.UNSPACED_SCRIPTS)), np.int64)
-    filter_kernels.script_counts(*text_buffers.of(pa.array([text])), code_points.classes(), counts)
+    read = reading.of(pa.array([text]))
+    filter_kernels.script_counts(read.kinds, read.starts, counts)
     unspaced, number = scripts.unspaced(counts)
     assert (list(scripts.UNSPACED_SCRIPTS)[number[0]] if unspaced[0] else None) == script
 
@@ -134,18 +135,8 @@ def test_sentence_terminals_are_punctuation() -> None:
 
 
 def test_words_are_separated_by_any_unicode_whitespace() -> None:
-    data, offsets = text_buffers.of(pa.array(["a\u00a0b\u3000c\u2028d\te\u200bf"]))
-    counts = np.zeros((1, 6), np.int64)
-    filter_kernels.line_shapes(
-        data,
-        offsets,
-        code_points.classes(),
-        np.array([30]),
-        *languages.groups(lambda language: ""),
-        np.array([-1], np.int32),
-        counts,
-    )
-    assert counts[0, filter_kernels.SHAPED_WORDS] == 5
+    _, starts = reading.of(pa.array(["a\u00a0b\u3000c\u2028d\te\u200bf"])).words
+    assert starts.tolist() == [0, 5]
 
 
 def test_only_a_newline_ends_a_line() -> None:
