@@ -137,6 +137,9 @@ class Content(Part):
     tokenizer: TokenizerRecord | None = None
     split: SplitRecord | None = None
     decontamination: list[dict[str, Any]] = Field(default_factory=list)
+    summaries: list[dict[str, Any]] = Field(
+        default_factory=list, description="of other stages that count more than their rows, such as pre_check"
+    )
     deduplication: list[dict[str, Any]] = Field(default_factory=list)
     shards: list[Shard] = Field(default_factory=list)
     logs: list[LogFile] = Field(default_factory=list)

@@ -123,7 +123,8 @@ class Applied:
         bounds = np.array([np.nan if rule.threshold is None else rule.threshold for rule in rules] or [np.nan])
         threshold = np.where(removed, bounds[np.maximum(decision.first, 0)], np.nan)
         lengths = signals["text_bytes"].to_numpy()
-        self._apply(block, batch, lengths, removed, names, decision.value, threshold, decision.failed, None, {})
+        details = _said(signals, removed)
+        self._apply(block, batch, lengths, removed, names, decision.value, threshold, decision.failed, details, {})
         return ~removed
 
     def removed(
@@ -256,6 +257,19 @@ class Applied:
 def text_digests(texts: pa.Array) -> list[str]:
     """Hex SHA-256 of every text's UTF-8."""
     return [hashlib.sha256(text.as_buffer()).hexdigest() for text in texts]
+
+
+def _said(signals: pa.Table, removed: np.ndarray) -> list[str | None] | None:
+    """What the signals that are words say of each removed document, such as the rule set that measured it."""
+    rows = np.flatnonzero(removed)
+    words = [field.name for field in signals.schema if "." in field.name and pa.types.is_string(field.type)]
+    if not words or not rows.size:
+        return None
+    details: list[str | None] = [None] * len(removed)
+    taken = signals.select(words).take(pa.array(rows)).to_pylist()
+    for row, values in zip(rows, taken, strict=True):
+        details[row] = ", ".join(f"{name}: {value}" for name, value in values.items() if value is not None) or None
+    return details
 
 
 def _decided(stage: Stage[Any], batch: pa.RecordBatch) -> tuple[Verdict, dict[int, str]]:

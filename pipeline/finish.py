@@ -8,7 +8,7 @@ import os
 import platform
 from collections import Counter
 from importlib import metadata
-from typing import Any, cast
+from typing import Any
 
 from manifests.manifest import (
     MANIFEST,
@@ -28,7 +28,7 @@ from manifests.storage import Folder, sync_directory
 from manifests.verify import listed_files
 from pipeline.receipts import FileEntry, Receipt, receipt_name
 from pipeline.steps import Done, Plan
-from stages.stage import Stage
+from stages.stage import Filter, Stage
 
 RECEIPT_LIST = "receipts/list.jsonl"
 """The receipts of the parts that this corpus is made of, among others that earlier runs left."""
@@ -53,6 +53,7 @@ def finish(corpus: Folder, plan: Plan, done: Done, run: dict[str, Any]) -> Manif
     shards = _shards(plan, done, places)
     logs = _logs(plan, done, places)
     tokenizer = _tokenizer(plan, done, places)
+    summaries = _summaries(plan, done)
     content = Content(
         name=plan.recipe.corpus,
         recipe_sha256=plan.recipe.digest,
@@ -62,7 +63,8 @@ def finish(corpus: Folder, plan: Plan, done: Done, run: dict[str, Any]) -> Manif
         counts=_counts(plan, done),
         tokenizer=tokenizer,
         split=_split(plan, done),
-        decontamination=_summaries(plan, done),
+        decontamination=[one for one in summaries if one["stage"] == "decontamination"],
+        summaries=[one for one in summaries if one["stage"] != "decontamination"],
         deduplication=_deduplication(plan, done),
         shards=shards,
         logs=logs,
@@ -264,17 +266,13 @@ def _summaries(plan: Plan, done: Done) -> list[dict[str, Any]]:
     for component, record in plan.records:
         spec = plan.specs.get(f"{record.step} {record.stage}")
         implementation = spec.implementation if spec else None
-        if (
-            spec is None
-            or implementation is None
-            or not issubclass(implementation, Stage)
-            or implementation.summary is Stage.summary
-        ):
+        if spec is None or implementation is None or implementation.summary in (Stage.summary, Filter.summary):
             continue
         receipts = plan.receipts(done, record.step, plan.parts.names.index(component) if component else None)
         reports = [one.values.get("reports", {}).get(record.stage) for one in receipts]
-        stage = cast("Stage[Any]", spec.build())
-        summary = stage.summary([report for report in reports if report])
-        stage.close()
+        built = spec.build()
+        summary = built.summary([report for report in reports if report])
+        if isinstance(built, Stage):
+            built.close()
         found.append({"component": component or None, "step": record.step, "stage": record.stage, **summary})
     return found

@@ -109,6 +109,7 @@ class _WrittenRecipe(_Written):
     seed: int = 0
     max_error_share: float = Field(0.01, ge=0, le=1, description="crashes, time-outs and exceptions per document of a stage")
     max_errors: int = Field(10, ge=0, description="a share above the limit fails the run only above this number")
+    languages: str | None = Field(None, description="folder of language files, for every stage that has the option `languages`")
     components: dict[str, Any] = Field(min_length=1)
     stages: list[Any] = Field(default_factory=list)
 
@@ -119,6 +120,7 @@ class _Loader:
         self.folder = Path(path).resolve().parent
         self.lines: dict[tuple[str | int, ...], int] = {}
         self.nodes = 0
+        self.languages: str | None = None
 
     def load(self) -> Recipe:
         try:
@@ -137,6 +139,7 @@ class _Loader:
         self._note_lines(node, ())
         raw = _plain(raw)
         written = self._validate(_WrittenRecipe, raw, ())
+        self.languages = written.languages
         components = {}
         for name, value in written.components.items():
             components[str(name)] = self._component(str(name), value)
@@ -235,7 +238,7 @@ class _Loader:
         if reader.yields_pages and "extraction" not in names:
             raise self.error(at, f"format {written.format} gives pages, so the stages need `extraction`")
         before = names[: names.index("extraction")] if "extraction" in names else []
-        if late := [early for early in before if early != "url_filter"]:
+        if late := [early for early in before if early not in ("url_filter", "pre_check")]:
             raise self.error((*at, "stages"), f"{late[0]!r} needs text, and stands before extraction")
         self._check_chain(stages, (*at, "stages"))
         source = self.resolve(written.source)
@@ -301,6 +304,8 @@ class _Loader:
             except registry.UnknownStage:
                 known = [*registry.names(), *(CORPUS_WIDE if corpus_wide else ())]
                 raise self.error(at, f"unknown stage {name!r}{_nearest(name, known)}") from None
+        if self.languages is not None and "languages" in options_type.model_fields:
+            written = {"languages": self.languages, **written}
         options = self._validate(options_type, written, (*at, name))
         data = {}
         for option in _data_options(options_type):

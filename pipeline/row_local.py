@@ -79,7 +79,7 @@ def read_and_decide(task: Task) -> None:
                 signals.write(pa.record_batch([arrays[name] for name in signals.schema.names], schema=signals.schema))
             if batch.num_rows:
                 kept.write(_stored(batch))
-        reports = {stage.name: stage.report() for stage in stages}
+        reports = {stage.name: stage.report() for stage in stages} | {one.name: one.report() for one in filters}
     task.receipt.values["reports"] = {name: report for name, report in reports.items() if report}
     write_logs(task, applied)
     rows = task.receipt.files["documents"].rows

@@ -27,6 +27,10 @@ def remarks(content: Content) -> list[str]:
         if component.unread_files:
             files = ", ".join(f"{ending} {number:,}" for ending, number in component.unread_files.items())
             said.append(f"note: {name}: files of the source that no pattern takes: {files}")
+    for summary in content.summaries:
+        if without := summary.get("languages_without_file"):
+            languages = ", ".join(f"{code} {number:,}" for code, number in Counter(without).most_common(SHOWN_RULES))
+            said.append(f"note: {summary['component']}: no language file and so no rule on function words: {languages}")
     wanted = next((record.options.get("vocabulary") for record in content.stages if record.stage == "tokenizer"), None)
     if content.tokenizer is not None and content.tokenizer.training and wanted and content.tokenizer.vocabulary < wanted:
         said.append(f"note: the sample gave a vocabulary of {content.tokenizer.vocabulary:,}, the recipe asked for {wanted:,}")

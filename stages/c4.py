@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
 from manifests.rules import Rule
 from stages import code_points, languages, reading, signals, text_buffers
@@ -44,6 +45,7 @@ class C4Options(Options):
     min_sentences: int | None = 3
     max_characters: int | None = 190_000
     blocklist: DataPath | None = None
+    languages: DataPath | None = Field(None, description="folder of language files beside the shipped ones, or instead of them")
 
 
 class C4(Filter[C4Options]):
@@ -78,10 +80,11 @@ class C4(Filter[C4Options]):
 
     def __init__(self, options: C4Options) -> None:
         super().__init__(options)
+        self.languages = languages.load(options.languages)
         self.blocklist = Blocklist(options.blocklist) if options.blocklist is not None else None
 
     def identity(self) -> dict[str, str]:
-        return languages.identity()
+        return self.languages.identity()
 
     def rules(self) -> list[Rule]:
         options = self.options
@@ -99,7 +102,7 @@ class C4(Filter[C4Options]):
         return rules
 
     def measure(self, batch: pa.RecordBatch) -> Measurement:
-        rows = languages.of_batch(batch)
+        rows = self.languages.of_batch(batch)
         read = reading.of(batch["text"])
         ends = ends_sentences(rows)
         counts = np.zeros((batch.num_rows, 11), np.int64)
@@ -117,10 +120,10 @@ class C4(Filter[C4Options]):
             rows.spaced,
             rows.number,
             ends,
-            *languages.groups(line_marks),
-            *languages.groups(terminals),
-            *languages.groups(free_terminals),
-            *languages.groups(after_sentence),
+            *self.languages.groups(line_marks),
+            *self.languages.groups(terminals),
+            *self.languages.groups(free_terminals),
+            *self.languages.groups(after_sentence),
             *phrases(),
             self._limits(),
             counts,

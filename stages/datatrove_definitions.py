@@ -16,10 +16,11 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from manifests.rules import Rule
-from stages import languages, scripts
+from stages import scripts
 from stages.stage import Measurement
 
 TOP = (2, 3, 4)
@@ -36,7 +37,7 @@ def identity() -> dict[str, str]:
         ) from None
 
 
-def repetition(batch: pa.RecordBatch, ours: Measurement) -> Measurement:
+def repetition(batch: pa.RecordBatch, ours: Measurement, spaced: np.ndarray) -> Measurement:
     """`ours`, the measurement without `compat`, with datatrove's values for documents that write spaces.
 
     duplicate_lines, duplicate_paragraphs: pieces between runs of newlines that stood before / all pieces, where empty ones
@@ -46,7 +47,7 @@ def repetition(batch: pa.RecordBatch, ours: Measurement) -> Measurement:
     duplicate_n_gram: reading forward, an n-gram whose letters stood before counts its characters and is jumped over; it
     is only remembered, and the reading moves one word, where they did not / characters of the text.
     """
-    return _where_spaced(batch, ours, "gopher_repetition.", _repetition_of)
+    return _where_spaced(batch, ours, spaced, "gopher_repetition.", _repetition_of)
 
 
 def repetition_rules(rules: list[Rule]) -> list[Rule]:
@@ -56,7 +57,7 @@ def repetition_rules(rules: list[Rule]) -> list[Rule]:
     return [rule.model_copy(update={"when_undefined": "remove"}) if _on_pieces(rule) else rule for rule in in_order]
 
 
-def fineweb(batch: pa.RecordBatch, ours: Measurement, short_line_characters: int) -> Measurement:
+def fineweb(batch: pa.RecordBatch, ours: Measurement, spaced: np.ndarray, short_line_characters: int) -> Measurement:
     """`ours` with datatrove's values for documents that write spaces.
 
     lines: pieces between newlines that hold more than whitespace, whitespace around them included. terminal_lines: those
@@ -67,7 +68,7 @@ def fineweb(batch: pa.RecordBatch, ours: Measurement, short_line_characters: int
     def of_document(text: str, language: str | None) -> dict[str, Any]:
         return _lines_of(text, language, short_line_characters)
 
-    return _where_spaced(batch, ours, "fineweb.", of_document)
+    return _where_spaced(batch, ours, spaced, "fineweb.", of_document)
 
 
 def words(text: str, language: str | None = "en") -> list[str]:
@@ -111,9 +112,12 @@ TERMINALS = tuple(
 
 
 def _where_spaced(
-    batch: pa.RecordBatch, ours: Measurement, prefix: str, of_document: Callable[[str, str | None], dict[str, Any]]
+    batch: pa.RecordBatch,
+    ours: Measurement,
+    spaced: np.ndarray,
+    prefix: str,
+    of_document: Callable[[str, str | None], dict[str, Any]],
 ) -> Measurement:
-    spaced = languages.of_batch(batch).spaced
     codes = batch["language"].to_pylist() if "language" in batch.schema.names else [None] * batch.num_rows
     columns = {name: column.to_pylist() for name, column in ours.signals.items()}
     for row, (text, code) in enumerate(zip(batch["text"].to_pylist(), codes, strict=True)):

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from manifests.rules import RATIO, Rule
 from stages import datatrove_definitions, languages, reading, signals
 from stages import filter_kernels as kernels
 from stages.languages import Language
-from stages.stage import Filter, Measurement, Options
+from stages.stage import DataPath, Filter, Measurement, Options
 
 
 class FineWebOptions(Options):
@@ -25,6 +25,7 @@ class FineWebOptions(Options):
     """
 
     compat: Literal["datatrove"] | None = None
+    languages: DataPath | None = Field(None, description="folder of language files beside the shipped ones, or instead of them")
     min_lines: int | None = 1
     min_terminal_lines: float | None = 0.12
     max_short_lines: float | None = 0.67
@@ -67,16 +68,18 @@ class FineWeb(Filter[FineWebOptions]):
     }
     threshold_options: ClassVar[frozenset[str]] = frozenset(FineWebOptions.model_fields) - {
         "compat",
+        "languages",
         "short_line_characters",
         "short_line_characters_unspaced",
     }
 
     def __init__(self, options: FineWebOptions) -> None:
         super().__init__(options)
+        self.languages = languages.load(options.languages)
         self.compat = datatrove_definitions.identity() if options.compat is not None else {}
 
     def identity(self) -> dict[str, str]:
-        return languages.identity() | self.compat
+        return self.languages.identity() | self.compat
 
     def rules(self) -> list[Rule]:
         rules = []
@@ -89,17 +92,17 @@ class FineWeb(Filter[FineWebOptions]):
         return rules
 
     def measure(self, batch: pa.RecordBatch) -> Measurement:
+        rows = self.languages.of_batch(batch)
         if self.compat:
             plain = FineWeb(self.options.model_copy(update={"compat": None}))
-            return datatrove_definitions.fineweb(batch, plain.measure(batch), self.options.short_line_characters)
-        rows = languages.of_batch(batch)
+            return datatrove_definitions.fineweb(batch, plain.measure(batch), rows.spaced, self.options.short_line_characters)
         read = reading.of(batch["text"])
         repeats = read.repeats[kernels.LINE]
         options = self.options
         short = np.where(rows.spaced, options.short_line_characters, options.short_line_characters_unspaced)
         counts = np.zeros((batch.num_rows, 4), np.int64)
         kernels.line_shapes(
-            read.points, read.kinds, read.starts, *read.lines, short, *languages.groups(line_marks), rows.number, counts
+            read.points, read.kinds, read.starts, *read.lines, short, *self.languages.groups(line_marks), rows.number, counts
         )
         count = counts.T
         newlines, words = np.diff(read.newline_starts), np.diff(read.words[-1])

@@ -3,16 +3,17 @@ spaces."""
 
 from __future__ import annotations
 
-from functools import cache
-from typing import ClassVar
+from collections import Counter
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
 from manifests.rules import RATIO, Rule
 from stages import code_points, languages, reading, signals
 from stages import filter_kernels as kernels
-from stages.stage import Filter, Measurement, Options
+from stages.stage import DataPath, Filter, Measurement, Options
 
 
 class GopherQualityOptions(Options):
@@ -39,6 +40,7 @@ class GopherQualityOptions(Options):
     max_symbols_unspaced: float | None = 0.1
     min_stop_characters_unspaced: int | None = 2
     default_language: str | None = "en"
+    languages: DataPath | None = Field(None, description="folder of language files beside the shipped ones, or instead of them")
 
 
 class GopherQuality(Filter[GopherQualityOptions]):
@@ -63,23 +65,28 @@ class GopherQuality(Filter[GopherQualityOptions]):
         "gopher.symbols_unspaced": RATIO,
         "gopher.stop_characters_unspaced": pa.int64(),
     }
-    threshold_options: ClassVar[frozenset[str]] = frozenset(GopherQualityOptions.model_fields) - {"default_language"}
+    threshold_options: ClassVar[frozenset[str]] = frozenset(GopherQualityOptions.model_fields) - {"default_language", "languages"}
+
+    def __init__(self, options: GopherQualityOptions) -> None:
+        super().__init__(options)
+        self.languages = languages.load(options.languages)
+        self._documents: Counter[tuple[str, str]] = Counter()
 
     def identity(self) -> dict[str, str]:
-        return languages.identity()
+        return self.languages.identity()
 
     def rules(self) -> list[Rule]:
         rules = []
         for option, bound in self.options.model_dump().items():
-            if option == "default_language" or bound is None:
-                continue
             side, _, signal = option.partition("_")
+            if f"gopher.{signal}" not in self.signals or bound is None:
+                continue
             condition = "keep_if_at_least" if side == "min" else "keep_if_at_most"
             rules.append(Rule(name=f"gopher.{option}", signal=f"gopher.{signal}", **{condition: bound}))
         return rules
 
     def measure(self, batch: pa.RecordBatch) -> Measurement:
-        rows = languages.of_batch(batch, self.options.default_language)
+        rows = self.languages.of_batch(batch, self.options.default_language)
         read = reading.of(batch["text"])
         counts = np.zeros((batch.num_rows, 12), np.int64)
         kernels.quality(
@@ -94,15 +101,16 @@ class GopherQuality(Filter[GopherQualityOptions]):
             rows.spaced,
             rows.number,
             rows.scripts,
-            *function_words(),
+            *self.languages.function_words,
             counts,
         )
         count = counts.T
         listed = rows.per_language(lambda language: len(language.function_words) if language else 0) > 0
         no_words, no_characters = ~rows.spaced, rows.spaced
         words, points, lines = count[kernels.WORDS], count[kernels.POINTS], count[kernels.LINES]
+        sets = rule_sets(rows)
         measured = [
-            rule_sets(rows),
+            pa.array(sets, pa.string()),
             signals.integers(words, no_words),
             signals.ratios(count[kernels.WORD_POINTS], words, no_words),
             signals.ratios(count[kernels.HASHES], words, no_words),
@@ -116,36 +124,41 @@ class GopherQuality(Filter[GopherQualityOptions]):
             signals.ratios(count[kernels.SYMBOLS], points, no_characters),
             signals.integers(stop_characters(batch["text"], rows), no_characters | ~listed),
         ]
+        codes = batch["language"].to_pylist() if "language" in batch.schema.names else [None] * batch.num_rows
+        self._documents.update(zip(sets, (code or "" for code in codes), strict=True))
         return Measurement(dict(zip(self.signals, measured, strict=True)))
 
+    def report(self) -> dict[str, Any]:
+        """How many documents each rule set measured, by the language that they have."""
+        return {"rule_sets": [[*key, number] for key, number in sorted(self._documents.items())]}
 
-def rule_sets(rows: languages.Rows) -> pa.Array:
+    def summary(self, reports: list[dict[str, Any]]) -> dict[str, Any]:
+        """The documents of every rule set; and those of every language that has no file, to which no rule on function words
+        applied."""
+        sets: Counter[str] = Counter()
+        without: Counter[str] = Counter()
+        for report in reports:
+            for rule_set, code, number in report["rule_sets"]:
+                sets[rule_set] += number
+                if ":" not in rule_set:
+                    without[code or "unknown"] += number
+        return {"rule_sets": dict(sorted(sets.items())), "languages_without_file": dict(sorted(without.items()))}
+
+
+def rule_sets(rows: languages.Rows) -> list[str]:
     """`words` or `characters`, and the code of the language file used (`words:en`), if any."""
     kinds = {True: "words", False: "characters"}
-    return pa.array(
-        [
-            kinds[bool(spaced)] + (f":{language.code}" if language is not None else "")
-            for spaced, language in zip(rows.spaced, rows.languages(), strict=True)
-        ],
-        pa.string(),
-    )
+    return [
+        kinds[bool(spaced)] + (f":{language.code}" if language is not None else "")
+        for spaced, language in zip(rows.spaced, rows.languages(), strict=True)
+    ]
 
 
 def stop_characters(texts: pa.Array, rows: languages.Rows) -> np.ndarray:
     """Distinct function words of the language that occur anywhere in an unspaced text; 0 for spaced
     ones."""
     found = np.zeros(len(rows.spaced), np.int64)
-    every = languages.every()
     for row in np.flatnonzero(~rows.spaced & (rows.number >= 0)):
         text = texts[int(row)].as_py()
-        found[row] = sum(word in text for word in every[rows.number[row]].function_words)
+        found[row] = sum(word in text for word in rows.known[rows.number[row]].function_words)
     return found
-
-
-@cache
-def function_words() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All languages' function words: code points, where each word starts, and which word each language
-    starts with."""
-    every = languages.every()
-    points, starts = code_points.groups(word for language in every for word in language.function_words)
-    return points, starts, np.cumsum([0, *(len(language.function_words) for language in every)])

@@ -7,11 +7,12 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
 from manifests.rules import RATIO, Rule
 from stages import code_points, datatrove_definitions, languages, reading, signals
 from stages import filter_kernels as kernels
-from stages.stage import Filter, Measurement, Options
+from stages.stage import DataPath, Filter, Measurement, Options
 
 
 class GopherRepetitionOptions(Options):
@@ -25,6 +26,7 @@ class GopherRepetitionOptions(Options):
     """
 
     compat: Literal["datatrove"] | None = None
+    languages: DataPath | None = Field(None, description="folder of language files beside the shipped ones, or instead of them")
     max_duplicate_lines: float | None = 0.30
     max_duplicate_paragraphs: float | None = 0.30
     max_duplicate_line_characters: float | None = 0.20
@@ -75,17 +77,18 @@ class GopherRepetition(Filter[GopherRepetitionOptions]):
     signals: ClassVar[dict[str, pa.DataType]] = {
         f"gopher_repetition.{option.removeprefix('max_')}": RATIO
         for option in GopherRepetitionOptions.model_fields
-        if option != "compat"
+        if option.startswith("max_")
     }
 
-    threshold_options: ClassVar[frozenset[str]] = frozenset(GopherRepetitionOptions.model_fields) - {"compat"}
+    threshold_options: ClassVar[frozenset[str]] = frozenset(GopherRepetitionOptions.model_fields) - {"compat", "languages"}
 
     def __init__(self, options: GopherRepetitionOptions) -> None:
         super().__init__(options)
+        self.languages = languages.load(options.languages)
         self.compat = datatrove_definitions.identity() if options.compat is not None else {}
 
     def identity(self) -> dict[str, str]:
-        return languages.identity() | self.compat
+        return self.languages.identity() | self.compat
 
     def rules(self) -> list[Rule]:
         rules = [
@@ -94,16 +97,16 @@ class GopherRepetition(Filter[GopherRepetitionOptions]):
                 signal=f"gopher_repetition.{option.removeprefix('max_')}",
                 keep_if_at_most=bound,
             )
-            for option, bound in self.options.model_dump(exclude={"compat"}).items()
+            for option, bound in self.options.model_dump(exclude={"compat", "languages"}).items()
             if bound is not None
         ]
         return datatrove_definitions.repetition_rules(rules) if self.compat else rules
 
     def measure(self, batch: pa.RecordBatch) -> Measurement:
+        rows = self.languages.of_batch(batch)
         if self.compat:
             plain = GopherRepetition(self.options.model_copy(update={"compat": None}))
-            return datatrove_definitions.repetition(batch, plain.measure(batch))
-        rows = languages.of_batch(batch)
+            return datatrove_definitions.repetition(batch, plain.measure(batch), rows.spaced)
         read = reading.of(batch["text"])
         lines, paragraphs = read.repeats
         factor = np.where(rows.spaced, 1, rows.per_language(languages.characters_per_word))

@@ -153,3 +153,11 @@ class Filter(ABC, Generic[OptionsType]):
     @abstractmethod
     def measure(self, batch: pa.RecordBatch) -> Measurement:
         """Every declared signal for every row (columns of manifests.schemas.DOCUMENTS)."""
+
+    def report(self) -> dict[str, Any]:
+        """JSON of what the filter found on the documents it has measured, beside its signals, for `summary`; {} for most."""
+        return {}
+
+    def summary(self, reports: list[dict[str, Any]]) -> dict[str, Any]:
+        """What the manifest records of this filter, from the reports of all parts in any order; {} for most."""
+        return {}

@@ -91,6 +91,20 @@ def test_a_recipe_that_is_right_loads_with_its_paths_resolved(recipe_file: Write
     assert [stage.name for stage in recipe.components["docs"].stages] == ["repair", "gopher_quality"]
 
 
+def test_language_files_of_a_recipe_reach_every_stage_that_reads_them(recipe_file: Writer, tmp_path: Path) -> None:
+    folder = tmp_path / "tongues"
+    folder.mkdir()
+    (folder / "tr.toml").write_text('name = "Turkish"\nsource = {}\n')
+    text = GOOD.replace("corpus: small", "corpus: small\nlanguages: tongues").replace("- repair", "- repair\n      - c4")
+    specs = {spec.name: spec for spec in Recipe.load(str(recipe_file(text))).components["docs"].stages}
+    assert specs["gopher_quality"].data == specs["c4"].data == {"languages": str(folder)}
+    assert "languages/tr.toml" in specs["c4"].build().identity()
+    assert not specs["repair"].data
+    (folder / "tr.toml").write_text("name = 1\n")
+    with pytest.raises(RecipeError, match=r"recipe\.yaml:10.*tr\.toml: name"):
+        Recipe.load(str(recipe_file(text)))
+
+
 def test_the_digest_of_a_recipe_is_that_of_what_it_says_not_of_how_it_is_laid_out(recipe_file: Writer) -> None:
     one = Recipe.load(recipe_file(GOOD)).digest
     assert Recipe.load(recipe_file(GOOD.replace("{min_words: 1}", "\n          min_words: 1  # all").replace("licence: PD", "licence: 'PD'"))).digest == one

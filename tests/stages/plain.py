@@ -302,13 +302,13 @@ _BLANK = re.compile(r"\n{2,}")
 
 
 def of_document(code: str | None, text: str, default: str | None) -> tuple[Language | None, bool]:
-    language = languages.find(code) if code is not None else None
+    language = languages.load().find(code) if code is not None else None
     if language is not None:
         return language, language.spaced
     script = unspaced_script(text)
     if code is None:
         code = default if script is None else {"han": "zh", "kana": "ja", "thai": "th"}.get(script)
-        language = languages.find(code) if code is not None else None
+        language = languages.load().find(code) if code is not None else None
     return language, script is None
 
 

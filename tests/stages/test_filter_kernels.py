@@ -240,9 +240,9 @@ def test_many_documents_of_one_word_are_read_each_for_itself() -> None:
 
 
 def test_the_last_group_of_marks_is_of_no_language() -> None:
-    points, starts = languages.groups(lambda language: "x" if language is None else "")
+    points, starts = languages.load().groups(lambda language: "x" if language is None else "")
     assert points.tolist() == [ord("x")]
-    assert starts.tolist() == [0] * (len(languages.known()) + 1) + [1]
+    assert starts.tolist() == [0] * (len(languages.load().codes()) + 1) + [1]
 
 
 def test_text_buffers_come_back_as_the_same_texts() -> None:
