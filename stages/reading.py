@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from stages import code_points, text_buffers
 from stages import filter_kernels as kernels
+from stages.scripts import UNSPACED_SCRIPTS
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,13 @@ class Reading:
         in the text, the same."""
         counts = np.zeros((2, len(self.texts), 4), np.int64)
         kernels.repeated_pieces(self.points, self.starts, *self.lines, counts)
+        return counts
+
+    @cached_property
+    def scripts(self) -> np.ndarray:
+        """int64 (n, 1 + k): characters of each of the k scripts of `stages.scripts`, after the letters of all others."""
+        counts = np.zeros((len(self.texts), 1 + len(UNSPACED_SCRIPTS)), np.int64)
+        kernels.script_counts(self.kinds, self.starts, counts)
         return counts
 
     @cached_property

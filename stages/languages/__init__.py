@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from stages import code_points, filter_kernels, reading, scripts
+from stages import code_points, reading, scripts
 
 
 class Language(BaseModel):
@@ -149,9 +149,7 @@ class Languages:
         spaced, own = self._spaced[number], self._scripts[number]
         open_rows = np.flatnonzero(number < 0)
         if open_rows.size:
-            read = reading.of(batch["text"])
-            counts = np.zeros((rows, 1 + len(scripts.UNSPACED_SCRIPTS)), np.int64)
-            filter_kernels.script_counts(read.kinds, read.starts, counts)
+            counts = reading.of(batch["text"]).scripts
             names = list(scripts.UNSPACED_SCRIPTS)
             for row, unspaced, script in zip(open_rows, *scripts.unspaced(counts[open_rows]), strict=True):
                 name = names[script]

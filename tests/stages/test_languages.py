@@ -6,11 +6,10 @@ import itertools
 import unicodedata
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from stages import filter_kernels, languages, reading, scripts
+from stages import languages, reading, scripts
 from stages.gopher_quality import GopherQuality, GopherQualityOptions
 from tests.stages import plain
 
@@ -116,10 +115,7 @@ def test_the_identity_names_every_language_file_and_the_version_of_unicode() -> 
 )
 def test_a_text_is_unspaced_when_most_of_its_letters_are(text: str, script: str | None) -> None:
     assert plain.unspaced_script(text) == script
-    counts = np.zeros((1, 1 + len(scripts.UNSPACED_SCRIPTS)), np.int64)
-    read = reading.of(pa.array([text]))
-    filter_kernels.script_counts(read.kinds, read.starts, counts)
-    unspaced, number = scripts.unspaced(counts)
+    unspaced, number = scripts.unspaced(reading.of(pa.array([text])).scripts)
     assert (list(scripts.UNSPACED_SCRIPTS)[number[0]] if unspaced[0] else None) == script
 
 
