@@ -5,19 +5,21 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import fasttext
 import ftfy
 import pyarrow as pa
 import pytest
 
 from stages.charset import decode
 from stages.extraction import Extraction, ExtractionOptions, _page
-from stages.language import Language, LanguageOptions
+from stages.language import Language, LanguageOptions, shipped_model
 from stages.personal_data import scrub
 from stages.repair import ENCODING_ONLY, Repair, RepairOptions, repair
 
@@ -148,6 +150,45 @@ def test_the_language_of_sentences() -> None:
         right[row["label"]] += stage.predict(row["text"])[0][0] == row["label"]
     for label in ("en", "de", "fr", "es", "ru", "zh", "ja", "ko", "ar", "hi", "th", "el", "he", "pl", "it", "nl"):
         assert right[label] >= 0.9 * seen[label], (label, right[label], seen[label])
+
+
+def test_labels_and_scores_are_those_of_fasttext() -> None:
+    library = fasttext.load_model(shipped_model())
+    stage = Language(LanguageOptions(threshold=0))
+    texts = [row["text"] for kind in ("sentences", "word-pairs") for row in rows(f"langid/lingua_{kind}.jsonl.gz")[::20]]
+    for path in sorted((DATA / "text" / "gutenberg").rglob("*-0.txt*"))[:8]:
+        book = read(path).decode("utf-8-sig")
+        texts += [book[start : start + 4300] for start in range(0, len(book), 43_000)]
+    verdict = stage.decide(pa.record_batch({"text": pa.array(texts, pa.large_string())}))
+    labels, scores = verdict.columns["language"].to_pylist(), verdict.columns["language_score"].to_pylist()
+    judged = 0
+    for text, label, score in zip(texts, labels, scores, strict=True):
+        if any(map(str.isalpha, text)):
+            [(theirs, name)] = library.f.predict(text.replace("\n", " ") + "\n", 1, 0.0, "strict")
+            assert name == f"__label__{label}" and score == pytest.approx(min(theirs, 1.0), rel=5e-7), text
+            judged += 1
+    assert judged > 4000
+
+
+def test_a_sample_of_a_text_has_the_language_of_the_text() -> None:
+    generator = random.Random(0)
+    by_language: dict[str, list[str]] = {}
+    for row in rows("langid/lingua_sentences.jsonl.gz"):
+        by_language.setdefault(row["label"], []).append(row["text"])
+    texts = ["\n".join(generator.choices(sentences, k=30)) for sentences in by_language.values() for _ in range(3)]
+    batch = pa.record_batch(
+        {
+            "component": pa.array(["langid"] * len(texts)),
+            "file": pa.array(["lingua"] * len(texts)),
+            "position": pa.array(range(len(texts)), pa.int64()),
+            "text": pa.array(texts, pa.large_string()),
+        }
+    )
+    stage = Language(LanguageOptions(sample_characters=1000, compare=1))
+    stage.decide(batch)
+    counts = stage.report()
+    assert counts["documents"] == len(texts) and counts["compared"] == counts["sampled"] > 0.9 * len(texts)
+    assert counts["other_label"] <= 0.06 * len(texts) and counts["other_verdict"] <= 0.06 * len(texts), counts
 
 
 def test_chinese_with_english_terms_is_chinese() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import unicodedata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stages.language import Language, LanguageOptions, load_model, shipped_model
+from stages.language import WINDOWS, Language, LanguageOptions, shipped_model, windows
 from stages.stage import Verdict
 
 ENGLISH = "The house stands on a hill above the town, and from its windows one can see the river."
@@ -37,7 +41,7 @@ def test_newlines_are_blanks_to_the_model() -> None:
     assert stage.predict("the house\nis big") == stage.predict("the house is big")
 
 
-@pytest.mark.parametrize("text", ["", "   ", "\n\n", "1234 5678", "😀 🎉🎉", "— … !", "٣٤٥", "\u200b"])
+@pytest.mark.parametrize("text", ["", "   ", "\n\n", "1234 5678", "😀 🎉🎉", "— … !", "٣٤٥", "\u200b", "½ ¾ ②"])
 def test_a_text_without_letters_is_undetermined_with_score_0(text: str) -> None:
     verdict = decide(LanguageOptions(threshold=0), text)
     assert verdict.columns["language"].to_pylist() == ["und"]
@@ -97,18 +101,121 @@ def test_a_label_the_model_does_not_have_is_refused() -> None:
 
 def test_the_shipped_model_is_part_of_the_identity() -> None:
     digest = Language(LanguageOptions()).identity()
+    assert digest.pop("unicode") == unicodedata.unidata_version
     assert digest == {"lid.176.ftz": "8f3472cfe8738a7b6099e8e999c3cbfae0dcd15696aac7d7738a8039db603e83"}
-    assert Language(LanguageOptions(model=shipped_model())).identity() == {}
+    assert Language(LanguageOptions(model=shipped_model())).identity() == {"unicode": unicodedata.unidata_version}
 
 
 def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(b"not a model")
     with pytest.raises(ValueError, match=r"model\.bin: not a fastText model"):
-        load_model(str(tmp_path / "model.bin"))
-    with pytest.raises(ValueError, match=r"none\.bin: not a fastText model"):
-        load_model(str(tmp_path / "none.bin"))
+        Language(LanguageOptions(model=str(tmp_path / "model.bin")))
+    with pytest.raises(FileNotFoundError):
+        Language(LanguageOptions(model=str(tmp_path / "none.bin")))
 
 
-def test_a_sample_looks_at_the_beginning_only() -> None:
-    stage = Language(LanguageOptions(sample_characters=len(ENGLISH)))
-    assert stage.predict(ENGLISH + GERMAN * 10) == stage.predict(ENGLISH)
+def test_nulls_and_empty_batches_have_verdicts() -> None:
+    stage = Language(LanguageOptions())
+    column = pa.array(["x", None, ENGLISH, "", "x"], pa.large_string()).slice(1, 3)
+    verdict = stage.decide(pa.record_batch({"text": column}))
+    assert verdict.columns["language"].to_pylist() == ["und", "en", "und"]
+    assert rules(verdict) == ["language.undetermined", None, "language.undetermined"]
+    assert len(stage.decide(pa.record_batch({"text": column.slice(0, 0)})).rule) == 0
+
+
+SENTENCE = "The house stands on a hill above the town. "
+
+
+def sampled(characters: int, compare: float = 1.0, **options: Any) -> Language:
+    return Language(LanguageOptions(sample_characters=characters, compare=compare, **options))
+
+
+def numbered(texts: list[str]) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "component": pa.array(["web"] * len(texts)),
+            "file": pa.array(["a.jsonl"] * len(texts)),
+            "position": pa.array(range(len(texts)), pa.int64()),
+            "text": pa.array(texts, pa.large_string()),
+        }
+    )
+
+
+def test_a_sample_sees_the_beginning_the_middle_and_the_end() -> None:
+    text = GERMAN * 20 + SENTENCE * 100 + GERMAN * 20
+    labels = {label for label, _ in sampled(500).predict(text)}
+    assert labels == {"en", "de"}
+    assert sampled(500).predict(SENTENCE * 100)[0][0] == "en"
+
+
+def test_a_text_that_is_not_longer_than_the_sample_is_judged_whole() -> None:
+    whole = Language(LanguageOptions())
+    text = (GERMAN + " " + ENGLISH)[:100]
+    assert sampled(100).predict(text) == whole.predict(text)
+    assert sampled(99).predict(text) != whole.predict(text)
+
+
+@given(st.text(st.sampled_from("ab ü日😀\n"), min_size=51, max_size=400), st.integers(50, 120))
+def test_windows_are_whole_characters_in_order_and_as_many_as_asked_for(text: str, characters: int) -> None:
+    data = np.frombuffer(f"é{text}é".encode(), np.uint8)
+    size = len(text.encode())
+    pieces, starts = windows(data, np.array([2, 2 + size]), characters, WINDOWS)
+    if len(text) <= characters:
+        assert pieces.tolist() == [[2, 2 + size]]
+        return
+    assert starts.tolist() == [0, WINDOWS] and len(pieces) == WINDOWS
+    before = 2
+    for begin, end in pieces.tolist():
+        assert before <= begin <= end <= 2 + size
+        data[begin:end].tobytes().decode()
+        before = end
+    assert pieces[0, 0] == 2 and pieces[-1, 1] == 2 + size
+    assert (pieces[:, 1] - pieces[:, 0]).sum() <= size * characters / len(text) + 4 * WINDOWS
+
+
+def test_a_sample_counts_how_often_it_differs_from_the_whole_text() -> None:
+    # German only where no window looks.
+    hidden = SENTENCE * 3 + GERMAN * 8 + SENTENCE * 3
+    texts = [SENTENCE * 100, hidden, "the house", GERMAN * 20]
+    stage = sampled(60, keep=("en",))
+    assert stage.report() == {}
+    whole = Language(LanguageOptions(keep=("en",))).decide(numbered(texts))
+    parts = stage.decide(numbered(texts))
+    differ = [a != b for a, b in zip(whole.columns["language"].to_pylist(), parts.columns["language"].to_pylist(), strict=True)]
+    other = (whole.rule != parts.rule).tolist()
+    assert any(other)
+    assert stage.report() == {
+        "documents": 4,
+        "sampled": 3,
+        "compared": 3,
+        "other_label": sum(differ),
+        "other_verdict": sum(other),
+    }
+    assert stage.summary([stage.report(), stage.report()]) == {
+        "sample_characters": 60,
+        "compare": 1.0,
+        "documents": 8,
+        "sampled": 6,
+        "compared": 6,
+        "other_label": 2 * sum(differ),
+        "other_verdict": 2 * sum(other),
+    }
+
+
+def test_the_compared_documents_depend_on_their_ids_alone() -> None:
+    batch = numbered([SENTENCE * 10] * 400)
+    stage, again = sampled(60, compare=0.1), sampled(60, compare=0.1)
+    stage.decide(batch)
+    for start in range(0, 400, 37):
+        again.decide(batch.slice(start, 37))
+    assert stage.report() == again.report()
+    assert 20 <= stage.report()["compared"] <= 60
+    none = sampled(60, compare=0)
+    none.decide(batch)
+    assert none.report()["compared"] == 0 and none.report()["sampled"] == 400
+
+
+def test_whole_texts_have_nothing_to_report() -> None:
+    stage = Language(LanguageOptions())
+    stage.decide(numbered([ENGLISH]))
+    assert stage.report() == {} and stage.summary([]) == {}
