@@ -87,6 +87,7 @@ def decode(data: bytes, transport: str | None = None) -> Decoded | None:
 def codecs_of(label: str) -> tuple[str, ...]:
     """The Python codecs to try, in turn, for a charset label as it stands in a header or a page; () when unknown."""
     plain = label.strip(" \t\r\n\f\"';").lower().replace(" ", "-")
+    plain = _ALIASES.get(plain) or _ISO_8859.sub(r"iso-8859-\1", plain)
     if plain in _LABELS:
         return _LABELS[plain]
     windows = re.fullmatch(r"(?:x-)?(?:win(?:dows)?|cp|ms)[-_]?(125[0-8])", plain)
@@ -254,6 +255,20 @@ _WHATWG: dict[str, tuple[str, ...]] = {
 }
 """What the Encoding Standard reads where Python's codec of that name is narrower."""
 
+_ISO_8859 = re.compile(r"^(?:cs)?iso8859(\d{1,2})[ei]?$")
+_ALIASES = {
+    "csisolatin9": "iso-8859-15",
+    "csmacintosh": "macintosh",
+    "mac": "macintosh",
+    "csgb2312": "gb2312",
+    "cseuckr": "euc-kr",
+    "csksc56011987": "euc-kr",
+    "iso-ir-149": "euc-kr",
+    "ksc_5601": "euc-kr",
+    "unicodefffe": "utf-16be",
+    "unicodefeff": "utf-16le",
+}
+"""Labels of the Encoding Standard that Python does not know, beside those below."""
 _LABELS: dict[str, tuple[str, ...]] = {
     "unicode": ("utf-16-le",),
     "csunicode": ("utf-16-le",),

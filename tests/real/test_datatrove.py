@@ -128,6 +128,16 @@ def test_verdicts_and_reasons_are_datatroves_on_thousands(variant: str) -> None:
     assert differences(name, first_rules(name, texts, **options), reasons(name, texts, **their_options)) == Counter()
 
 
+def test_datatroves_own_cases_have_its_verdicts_and_reasons() -> None:
+    with gzip.open(DATA / "peer_cases" / "datatrove_filters.jsonl.gz", "rt", encoding="utf-8", newline="\n") as file:
+        rows = [json.loads(line) for line in file]
+    cases = [row for row in rows if row["op"] == "GopherRepetitionFilter"]
+    texts = [row["input"] for row in cases]
+    theirs = [row["reason"] if row["expected"] == "remove" else None for row in cases]
+    assert differences("gopher_repetition", first_rules("gopher_repetition", texts), theirs) == Counter()
+    assert len(cases) > 5
+
+
 TRAPS = [
     "",
     "\n",

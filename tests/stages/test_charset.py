@@ -155,6 +155,25 @@ def test_nothing_is_an_empty_text() -> None:
     assert decoded is not None and decoded.text == ""
 
 
+@pytest.mark.parametrize(
+    ("label", "same"),
+    [
+        ("csISOLatin9", "iso-8859-15"),
+        ("iso88591", "iso-8859-1"),
+        ("iso885910", "iso-8859-10"),
+        ("csiso88598i", "iso-8859-8"),
+        ("mac", "x-mac-roman"),
+        ("csgb2312", "gb2312"),
+        ("ksc_5601", "euc-kr"),
+        ("unicodefffe", "utf-16be"),
+        ("unicodefeff", "utf-16le"),
+    ],
+)
+def test_old_labels_of_the_encoding_standard_are_known(label: str, same: str) -> None:
+    assert codecs_of(label) == codecs_of(same)
+    assert codecs_of(label)
+
+
 def test_an_unknown_or_dangerous_label_is_no_claim() -> None:
     for label in ("utf-7", "none", "rot13", "hex", "unicode_escape", "idna", "", "x" * 300, "utf-8\0"):
         assert codecs_of(label) == ()
