@@ -175,21 +175,24 @@ def extractor(settings: dict[str, Any]) -> Callable[[bytes], bytes]:
         decoded = charset.decode(payload, transport)
         if decoded is None:
             return _removed("undecodable")
-        if not _is_markup(decoded.text, media_type):
+        if not is_markup(decoded.text, media_type):
             text = decoded.text.replace("\r\n", "\n").replace("\r", "\n")
             return _kept(text) if text.strip() else _removed("empty", 0)
-        elements = len(_START_TAG.findall(decoded.text))
+        # Every tag has its bracket: most pages need no exact count.
+        elements = decoded.text.count("<")
         if elements > settings["max_elements"]:
-            return _removed("too_many_elements", elements)
-        return engine(_without_controls(decoded.text), elements)
+            elements = len(_START_TAG.findall(decoded.text))
+            if elements > settings["max_elements"]:
+                return _removed("too_many_elements", elements)
+        return engine(_without_controls(decoded.text), elements + _IMPLIED_LEVELS > settings["max_depth"])
 
     # Whatever the libraries load or compile on first use is done here once, not in every child.
     text_of(_page(_FIRST_PAGE, "text/html", None))
     return text_of
 
 
-Engine = Callable[[str, int], bytes]
-"""From HTML and the number of its start tags to the answer of the sandbox."""
+Engine = Callable[[bytes, bool], bytes]
+"""From HTML in UTF-8, and whether it has so many tags that it can be too deep, to the answer of the sandbox."""
 
 
 def _trafilatura(settings: dict[str, Any]) -> Engine:
@@ -221,12 +224,11 @@ def _trafilatura(settings: dict[str, Any]) -> Engine:
     logging.disable(logging.NOTSET)
     logging.getLogger().addHandler(logging.NullHandler())
 
-    def text_of(html: str, _: int) -> bytes:
+    def text_of(html: bytes, can_be_deep: bool) -> bytes:
         tree = _tree(html)
         if tree is None:
             return _removed("empty", 0)
-        depth = _depth(tree)
-        if depth > settings["max_depth"]:
+        if can_be_deep and (depth := _depth(tree)) > settings["max_depth"]:
             return _removed("too_deep", depth)
         refusals.messages.clear()
         extracted: str | None = extract(tree, options=options)
@@ -242,17 +244,15 @@ def _resiliparse(settings: dict[str, Any]) -> Engine:
 
     without = None if settings["include_tables"] else ["table"]
 
-    def text_of(html: str, elements: int) -> bytes:
+    def text_of(html: bytes, can_be_deep: bool) -> bytes:
         # Its time grows with the square of the depth. Levels are those of the other engine's tree, so that both remove the same
-        # pages; few pages have enough elements to need the look.
-        if elements + _IMPLIED_LEVELS > settings["max_depth"]:
-            tree = _tree(html)
-            depth = 0 if tree is None else _depth(tree)
-            if depth > settings["max_depth"]:
-                return _removed("too_deep", depth)
+        # pages.
+        if can_be_deep and (tree := _tree(html)) is not None and (depth := _depth(tree)) > settings["max_depth"]:
+            return _removed("too_deep", depth)
+        characters = html.decode("utf-8")
         for noscript in (False, True):  # what browsers without scripts see, where there is nothing else
             text = extract_plain_text(
-                html,
+                characters,
                 preserve_formatting=True,
                 main_content=settings["main_content"],
                 list_bullets=True,
@@ -271,16 +271,18 @@ def _resiliparse(settings: dict[str, Any]) -> Engine:
     return text_of
 
 
-def _without_controls(html: str) -> str:
-    """What no XML can hold is taken out, written as a character or as a reference (`&#1;`): trafilatura gives up a whole page for
-    one of them. The two that HTML counts as white space, or once did, become a space."""
-    html = _INVALID_IN_XML.sub("", html.replace("\x0c", " ").replace("\x0b", " "))
-    if "&#" not in html:
+def _without_controls(text: str) -> bytes:
+    """`text` in UTF-8 without what no XML can hold, written as a character or as a reference (`&#1;`): trafilatura gives up a
+    whole page for one of them. The two that HTML counts as white space, or once did, become a space."""
+    if "\ufffe" in text or "\uffff" in text:
+        text = text.replace("\ufffe", "").replace("\uffff", "")
+    html = text.encode("utf-8").translate(_SPACES_FOR_FEEDS, _CONTROLS)
+    if b"&#" not in html:
         return html
-    return _INVALID_REFERENCE.sub(lambda found: " " if found[0].rstrip(";")[-2:].lower() in _SPACES else "", html)
+    return _INVALID_REFERENCE.sub(lambda found: b" " if found[0].rstrip(b";")[-2:].lower() in _FEEDS else b"", html)
 
 
-def _tree(html: str) -> Any:
+def _tree(html: bytes) -> Any:
     """lxml's tree of a page, or None where it has no root: it is blank, or comments alone. MemoryError as Python's own."""
     from lxml.etree import ErrorTypes, ParserError, XMLSyntaxError
     from lxml.html import HTMLParser, document_fromstring
@@ -290,7 +292,7 @@ def _tree(html: str) -> Any:
         encoding="utf-8", huge_tree=True, collect_ids=False, default_doctype=False, remove_comments=True, remove_pis=True
     )
     try:
-        return document_fromstring(html.encode("utf-8"), parser=parser)
+        return document_fromstring(html, parser=parser)
     except ParserError:
         return None
     except XMLSyntaxError as error:
@@ -332,17 +334,19 @@ _IMPLIED_LEVELS = 3
 """Elements that a parser adds above those that are written: html, body, p."""
 _NOTHING_FOUND = "text and comments not long enough"
 _START_TAG = re.compile(r"<[A-Za-z]")
-_INVALID_IN_XML = re.compile("[\x00-\x08\x0e-\x1f\ufffe\uffff]")
+_CONTROLS = bytes([*range(9), *range(14, 32)])
+_SPACES_FOR_FEEDS = bytes.maketrans(b"\x0b\x0c", b"  ")
 _INVALID_REFERENCE = re.compile(
-    "&#(?:0*(?:[1-8]|1[124-9]|2[0-9]|3[01]|6553[45])(?![0-9])|x0*(?:[1-8bcef]|1[0-9a-f]|fff[ef])(?![0-9a-f]));?", re.I
+    rb"&#(?:0*(?:[1-8]|1[124-9]|2[0-9]|3[01]|6553[45])(?![0-9])|x0*(?:[1-8bcef]|1[0-9a-f]|fff[ef])(?![0-9a-f]));?", re.I
 )
+_FEEDS = frozenset([b"11", b"12", b"xb", b"xc", b"0b", b"0c"])
+"""How a reference to a line tabulation or a form feed ends."""
 _MARKUP = re.compile(r"\s*(?:<\?xml[^>]*>\s*|<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b", re.I | re.S)
-_SPACES = frozenset(["11", "12", "xb", "xc", "0b", "0c"])
 _MARKUP_WINDOW = 4_096
 _TAG_OF_A_PAGE = re.compile(r"<(?:html|head|body|title|meta|div|p|table|article|main|section|span|a|br|h[1-6])\b", re.I)
 
 
-def _is_markup(text: str, media_type: str | None) -> bool:
+def is_markup(text: str, media_type: str | None) -> bool:
     """HTML and XML by their media type; any other text when it opens like a page of HTML; without a type, by its tags."""
     kind = (media_type or "").lower()
     if "html" in kind or "xml" in kind:

@@ -11,6 +11,7 @@ from stages.stage import Filter, Options, Stage
 
 ROW_LOCAL = {
     "url_filter": "stages.url_filter:UrlFilter",
+    "pre_check": "stages.pre_check:PreCheck",
     "extraction": "stages.extraction:Extraction",
     "repair": "stages.repair:Repair",
     "language": "stages.language:Language",
