@@ -193,7 +193,7 @@ def _conditions(name: str, options: type[Options]) -> dict[str, str]:
     if name not in registry.names():
         return {}
     implementation = registry.find(name)
-    if not issubclass(implementation, Filter):
+    if not issubclass(implementation, Filter) or any(field.is_required() for field in options.model_fields.values()):
         return {}
     found = {}
     for rule in implementation(options()).rules():

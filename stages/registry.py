@@ -19,6 +19,7 @@ ROW_LOCAL = {
     "gopher_repetition": "stages.gopher_repetition:GopherRepetition",
     "c4": "stages.c4:C4",
     "fineweb": "stages.fineweb:FineWeb",
+    "quality_classifier": "stages.quality_classifier:QualityClassifier",
     "personal_data": "stages.personal_data:PersonalData",
     "decontamination": "stages.decontamination:Decontamination",
 }

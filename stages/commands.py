@@ -1,0 +1,258 @@
+"""Commands about what stages use and what they did: quality train, quality report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from manifests.terminal import terminal, visible
+
+if TYPE_CHECKING:
+    from manifests.narrowing import Narrowing
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="What stages use, and what they did.")
+quality = typer.Typer(no_args_is_help=True, add_completion=False, help="Train a quality classifier, and see what one removed.")
+app.add_typer(quality, name="quality")
+
+
+SHOWN = ("quality.score", "quality.known_words")
+"""Signals whose spread a report tells."""
+
+
+class _ManyFiles(TyperCommand):
+    """`--good a b --random c`, as a shell expands patterns: every word after one of these belongs to it."""
+
+    many = ("--good", "--random")
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        current: str | None = None
+        given = 0
+        for word in args:
+            if word.startswith("-"):
+                current, given = (word, 0) if word in self.many else (None, 0)
+                spread.append(word)
+                continue
+            if current is not None and given:
+                spread.append(current)
+            spread.append(word)
+            given += 1
+        return super().parse_args(ctx, spread)
+
+
+@quality.command(cls=_ManyFiles)
+def train(
+    good: Annotated[list[str], typer.Option(help="texts to be recognised: files, folders, patterns, corpora")],
+    random: Annotated[list[str], typer.Option(help="texts of all kinds, such as a sample of the crawl")],
+    output: Annotated[str, typer.Option(help="the model file to write, model.bin; its card, model.json, lies beside it")],
+    text_field: Annotated[str, typer.Option(help="field of JSON Lines, or column of Parquet, that holds the text")] = "text",
+    dimensions: Annotated[int, typer.Option(help="numbers a word; the model has 8 MB for each")] = 16,
+    word_ngrams: Annotated[int, typer.Option(help="longest n-gram of words that is looked at, from 2")] = 2,
+    epochs: Annotated[int, typer.Option(help="passes over the texts")] = 5,
+    rate: Annotated[float, typer.Option(help="learning rate")] = 0.1,
+    min_count: Annotated[int, typer.Option(help="a word that occurs less often is known in n-grams only")] = 2,
+    held_out: Annotated[float, typer.Option(help="share of the texts that the figures are taken from")] = 0.1,
+    limit: Annotated[int | None, typer.Option(help="at most so many texts of each class, chosen by hash")] = None,
+    seed: Annotated[int, typer.Option(help="of the held-out part, the choice and the order")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="print the card instead of a table")] = False,
+) -> None:
+    """Train a fastText classifier that tells good texts from random ones; the same texts give the same model."""
+    from pydantic import ValidationError
+
+    from manifests.storage import Folder, StorageError
+    from stages.quality_training import TrainingError, TrainingOptions
+    from stages.quality_training import train as train_model
+    from stages.text_sources import SourceError, find_texts
+
+    try:
+        options = TrainingOptions(
+            dimensions=dimensions,
+            word_ngrams=word_ngrams,
+            epochs=epochs,
+            rate=rate,
+            min_count=min_count,
+            held_out=held_out,
+            limit=limit,
+            seed=seed,
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]).replace("_", "-")
+        raise typer.BadParameter(f"{first['msg']} (here: {first['input']!r})", param_hint=f"--{name}") from None
+    folder, _, file = output.rpartition("/")
+    if not file.endswith(".bin"):
+        raise typer.BadParameter(f"{output!r}: the name of a model file ends in .bin", param_hint="--output")
+
+    def say(line: str) -> None:
+        typer.echo(visible(line), err=True)
+
+    try:
+        good_texts, random_texts = (find_texts(names, text_field) for names in (good, random))
+        written = Folder(folder or ("/" if output.startswith("/") else "."))
+        card = train_model(good_texts, random_texts, options, written, file, say)
+    except (SourceError, TrainingError, StorageError, OSError) as error:
+        typer.echo(visible(f"error: {error}"), err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(json.dumps(card, indent=1, ensure_ascii=False))
+        return
+    _show_card(card)
+    typer.echo(visible(f"{output}: {card['model']['bytes']:,} bytes, sha256 {card['model']['sha256']}"))
+
+
+@quality.command()
+def report(
+    corpus: Annotated[str, typer.Argument(help="folder or URL of a corpus")],
+    stage: Annotated[str, typer.Option(help="the filter whose rules are looked at")] = "quality_classifier",
+    top: Annotated[int, typer.Option(min=1, help="rows of each table")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON, with every row")] = False,
+) -> None:
+    """Show what a filter removes by component, language and domain beside its average: what it narrows the corpus to."""
+    import duckdb
+
+    from manifests.logs import Logs
+    from manifests.manifest import MANIFEST, Manifest, ManifestError
+    from manifests.narrowing import NarrowingError, narrowing
+    from manifests.storage import Folder, StorageError
+    from stages.quality_classifier import QualityClassifier
+    from stages.registry import UnknownStage, find
+    from stages.stage import Filter
+
+    try:
+        implementation = find(stage)
+    except UnknownStage as error:
+        raise typer.BadParameter(str(error.args[0]), param_hint="--stage") from None
+    if not issubclass(implementation, Filter):
+        raise typer.BadParameter(f"{stage!r} is no filter: it measures no signals", param_hint="--stage")
+    shown = SHOWN if implementation is QualityClassifier else ()
+    try:
+        folder = Folder(corpus.removesuffix(f"/{MANIFEST}"))
+        with Logs(folder, Manifest.load(folder)) as logs:
+            found = narrowing(logs, stage, list(implementation.signals), shown)
+    except (ManifestError, StorageError, NarrowingError, OSError) as error:
+        typer.echo(visible(f"error: {corpus}: {error}"), err=True)
+        raise typer.Exit(1) from None
+    except duckdb.Error as error:
+        typer.echo(
+            visible(f"error: the logs of {corpus} cannot be read; `corpusmill verify` says what is wrong: {error}"), err=True
+        )
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
+        return
+    _show_narrowing(found, top)
+
+
+def _show_card(card: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    console = terminal()
+    texts, held_out = card["texts"], card["held_out"]
+    for label in ("good", "random"):
+        counts = texts[label]
+        gone = ", ".join(
+            f"{name.replace('_', ' ')} {counts[name]:,}"
+            for name in counts
+            if counts[name] and name not in ("documents", "train", "held_out")
+        )
+        console.print(
+            f"{label}: {counts['documents']:,} documents, {counts['train']:,} to train on, {counts['held_out']:,} held out"
+            + (f"; left out: {gone}" if gone else "")
+        )
+    console.print(f"held-out AUC {held_out['auc']:.4f}")
+    table = Table(title="scores of held-out texts", title_justify="left", box=None, pad_edge=False)
+    quantiles = held_out["score_quantiles"]
+    for heading in ("class", *(f"{100 * float(one):g} %" for one in quantiles["good"])):
+        table.add_column(heading, justify="left" if heading == "class" else "right", no_wrap=True)
+    for label, values in quantiles.items():
+        table.add_row(label, *(f"{value:.4f}" for value in values.values()))
+    console.print(table)
+    table = Table(title="what a threshold would keep of them", title_justify="left", box=None, pad_edge=False)
+    for heading in ("threshold", "of good", "of random", "precision"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for one in card["thresholds"]:
+        precision = "" if one["precision"] is None else _percent(one["precision"])
+        table.add_row(f"{one['threshold']:.6f}", _percent(one["keeps_of_good"]), _percent(one["keeps_of_random"]), precision)
+    for one in card["sampling"]:
+        name = next(f"{kind} {one[kind]:g}" for kind in ("pareto", "power") if kind in one)
+        table.add_row(name, _percent(one["keeps_of_good"]), _percent(one["keeps_of_random"]), "")
+    console.print(table)
+
+
+def _show_narrowing(found: Narrowing, top: int) -> None:
+    from rich.table import Table
+
+    console = terminal()
+    rules = ", ".join(f"{rule.name} {bound:g}" if (bound := rule.threshold) is not None else rule.name for rule in found.rules)
+    console.print(visible(f"{found.stage}: {rules or 'without a rule, it only measured'}"))
+    console.print(
+        f"of {found.all.documents:,} documents that it measured, {found.all.failed:,} fail ({_percent(found.all.share)}); "
+        f"{found.all.removed:,} of them were removed by it, the others by a rule before it"
+    )
+    for dimension, groups in found.by.items():
+        table = Table(title=f"by {dimension}", title_justify="left", box=None, pad_edge=False)
+        for heading in (
+            dimension,
+            "measured",
+            "fail",
+            "share",
+            "of average",
+            "beyond it",
+            "removed by it",
+            "before",
+            "after",
+            "",
+        ):
+            table.add_column(heading, justify="left" if heading == dimension else "right", no_wrap=True)
+        for one in groups[:top]:
+            table.add_row(
+                visible("(none)" if one.name is None else one.name),
+                f"{one.documents:,}",
+                f"{one.failed:,}",
+                _percent(one.share),
+                "" if one.ratio is None else f"{one.ratio:.2f}×",
+                f"{one.excess:+,.0f}",
+                f"{one.removed:,}",
+                _percent(one.before),
+                _percent(one.after),
+                "stands out" if one.stands_out else "",
+            )
+        console.print()
+        console.print(table)
+        if vanished := found.vanished(dimension):
+            console.print(f"nothing is left of {vanished:,} of {len(groups):,}")
+        if len(groups) > top:
+            console.print(f"and {len(groups) - top:,} more; --top or --json shows them")
+    _show_signals(found, top)
+
+
+def _show_signals(found: Narrowing, top: int) -> None:
+    from rich.table import Table
+
+    console = terminal()
+    for signal, dimensions in found.signals.items():
+        for dimension, groups in dimensions.items():
+            table = Table(title=f"{signal} by {dimension}", title_justify="left", box=None, pad_edge=False)
+            headings: Sequence[str] = (
+                dimension,
+                "measured",
+                "undefined",
+                *(f"{100 * quantile:g} %" for quantile in found.quantiles),
+            )
+            for heading in headings:
+                table.add_column(heading, justify="left" if heading == dimension else "right", no_wrap=True)
+            for one in groups[:top]:
+                cells = ("" if value is None else f"{value:.4f}" for value in one.quantiles)
+                table.add_row(
+                    visible("(none)" if one.name is None else one.name), f"{one.documents:,}", f"{one.undefined:,}", *cells
+                )
+            console.print()
+            console.print(table)
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f} %"
