@@ -19,6 +19,7 @@ from manifests.rules import Rule
 from manifests.schemas import signals_schema
 from manifests.storage import AtomicWriter, Folder
 from pipeline import documents
+from pipeline.compilation import compile_once
 from pipeline.decisions import Applied
 from pipeline.documents import CATALOGUE, STORED
 from pipeline.inputs import HashingStream, Slice, check_unchanged, input_record
@@ -54,6 +55,7 @@ def read_and_decide(task: Task) -> None:
             stages.append(stage)
         filters: list[Filter[Any]] = [build(spec) for spec in filter_specs]
         block = task.arguments.get("block")
+        compile_once([*stages, *filters])
         for name in _stage_names(task, stages, block):
             applied.expect(name)
         kept = stack.enter_context(_Stream(task, "documents", STORED))

@@ -20,7 +20,7 @@ from stages import code_points, languages, reading, signals, text_buffers
 from stages import filter_kernels as kernels
 from stages.fineweb import ends_sentences
 from stages.languages import Language
-from stages.stage import DataPath, Edits, Filter, Measurement, Options
+from stages.stage import EXAMPLE, DataPath, Edits, Filter, Measurement, Options
 
 
 class C4Options(Options):
@@ -85,6 +85,9 @@ class C4(Filter[C4Options]):
 
     def identity(self) -> dict[str, str]:
         return self.languages.identity()
+
+    def compile(self) -> None:
+        self.measure(EXAMPLE)
 
     def rules(self) -> list[Rule]:
         options = self.options

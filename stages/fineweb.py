@@ -13,7 +13,7 @@ from manifests.rules import RATIO, Rule
 from stages import datatrove_definitions, languages, reading, signals
 from stages import filter_kernels as kernels
 from stages.languages import Language
-from stages.stage import DataPath, Filter, Measurement, Options
+from stages.stage import EXAMPLE, DataPath, Filter, Measurement, Options
 
 
 class FineWebOptions(Options):
@@ -80,6 +80,9 @@ class FineWeb(Filter[FineWebOptions]):
 
     def identity(self) -> dict[str, str]:
         return self.languages.identity() | self.compat
+
+    def compile(self) -> None:
+        self.measure(EXAMPLE)
 
     def rules(self) -> list[Rule]:
         rules = []

@@ -13,7 +13,7 @@ from pydantic import Field
 from manifests.rules import RATIO, Rule
 from stages import code_points, languages, reading, signals
 from stages import filter_kernels as kernels
-from stages.stage import DataPath, Filter, Measurement, Options
+from stages.stage import EXAMPLE, DataPath, Filter, Measurement, Options
 
 
 class GopherQualityOptions(Options):
@@ -74,6 +74,10 @@ class GopherQuality(Filter[GopherQualityOptions]):
 
     def identity(self) -> dict[str, str]:
         return self.languages.identity()
+
+    def compile(self) -> None:
+        self.measure(EXAMPLE)
+        self._documents.clear()
 
     def rules(self) -> list[Rule]:
         rules = []

@@ -12,7 +12,7 @@ from pydantic import Field
 from manifests.rules import RATIO, Rule
 from stages import code_points, datatrove_definitions, languages, reading, signals
 from stages import filter_kernels as kernels
-from stages.stage import DataPath, Filter, Measurement, Options
+from stages.stage import EXAMPLE, DataPath, Filter, Measurement, Options
 
 
 class GopherRepetitionOptions(Options):
@@ -89,6 +89,9 @@ class GopherRepetition(Filter[GopherRepetitionOptions]):
 
     def identity(self) -> dict[str, str]:
         return self.languages.identity() | self.compat
+
+    def compile(self) -> None:
+        self.measure(EXAMPLE)
 
     def rules(self) -> list[Rule]:
         rules = [

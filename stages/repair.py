@@ -28,7 +28,7 @@ from pydantic import Field
 
 from stages import text_buffers
 from stages.mojibake import CONTROLS, Spans, suspicious_lines
-from stages.stage import Options, Stage, Verdict
+from stages.stage import EXAMPLE, Options, Stage, Verdict
 
 NormalForm = Literal["NFC", "NFD", "NFKC", "NFKD"]
 
@@ -73,6 +73,9 @@ class Repair(Stage[RepairOptions]):
     options_type: ClassVar[type[Options]] = RepairOptions
     libraries = ("ftfy",)
     columns = ("text",)
+
+    def compile(self) -> None:
+        self.decide(EXAMPLE)
 
     def decide(self, batch: pa.RecordBatch) -> Verdict:
         verdict = Verdict.keep_all(batch.num_rows)

@@ -35,6 +35,10 @@ DataPath = Annotated[str, DataFile()]
 OptionsType = TypeVar("OptionsType", bound=Options)
 
 
+EXAMPLE = pa.record_batch({"text": pa.array(["One sentence."], pa.large_string()), "language": pa.array([None], pa.string())})
+"""A batch as documents have it, as far as compiled code looks at it."""
+
+
 @dataclass
 class Edits:
     """Changes a stage made: for `rows[i]` (int), `counts[i]` edits under the name `rules[i]`."""
@@ -108,6 +112,9 @@ class Stage(ABC, Generic[OptionsType]):
         """What the manifest records of this stage, from the reports of all parts in any order; {} for most."""
         return {}
 
+    def compile(self) -> None:
+        """Compiles what is compiled on first use, by using it on `EXAMPLE`; must leave `report` as it was. Nothing for most."""
+
     def close(self) -> None:
         """Called once when the worker is done with a part: ends child processes, frees what it holds."""
 
@@ -153,6 +160,9 @@ class Filter(ABC, Generic[OptionsType]):
     @abstractmethod
     def measure(self, batch: pa.RecordBatch) -> Measurement:
         """Every declared signal for every row (columns of manifests.schemas.DOCUMENTS)."""
+
+    def compile(self) -> None:
+        """Compiles what is compiled on first use, by using it on `EXAMPLE`; must leave `report` as it was. Nothing for most."""
 
     def report(self) -> dict[str, Any]:
         """JSON of what the filter found on the documents it has measured, beside its signals, for `summary`; {} for most."""
