@@ -267,6 +267,18 @@ def test_a_long_chinese_paragraph_is_not_one_long_word() -> None:
     assert Result("图书馆在上个月" + "x" * 1001 + "。", "zh").edits == {"line_too_long_word": 1}
 
 
+@pytest.mark.parametrize("characters, kept", [(9, False), (10, True), (11, True)])
+def test_ten_characters_are_enough_for_a_chinese_line(characters: int, kept: bool) -> None:
+    line = "书" * (characters - 1) + "。"
+    assert (Result(f"{CHINESE}\n{line}", "zh").text == f"{CHINESE}\n{line}") is kept
+
+
+@pytest.mark.parametrize("length, kept", [(999, True), (1000, True), (1001, False)])
+def test_a_latin_run_of_a_thousand_characters_in_a_chinese_line_is_kept(length: int, kept: bool) -> None:
+    line = f"图书馆{'x' * length}书。"
+    assert (Result(f"{CHINESE}\n{line}", "zh").text == f"{CHINESE}\n{line}") is kept
+
+
 def test_sentences_in_one_chinese_line_need_no_space_between_them() -> None:
     assert Result("他来了。你也来了！我们走吧？", "zh").signals["sentences"] == 3
 

@@ -83,6 +83,12 @@ def test_blank_lines_are_no_lines_but_their_newlines_count() -> None:
     assert measured["newlines_per_word"] == Fraction(4, 3)
 
 
+@pytest.mark.parametrize("lines, kept", [(0, False), (1, True), (2, True)])
+def test_one_line_is_enough(lines: int, kept: bool) -> None:
+    text = " \n".join(distinct(lines, "."))
+    assert failed(text) == ([] if kept else ["min_lines"])
+
+
 def test_a_text_without_a_line_is_removed() -> None:
     assert failed("") == ["min_lines"]
     assert failed("\n \n")[0] == "min_lines"
@@ -97,6 +103,25 @@ def test_chinese_lines_are_measured_in_characters() -> None:
     assert measured["newlines_per_character_unspaced"] == Fraction(1, 15)
 
 
+@pytest.mark.parametrize("short, kept", [(66, True), (67, True), (68, False)])
+def test_two_thirds_of_short_chinese_lines_are_kept(short: int, kept: bool) -> None:
+    lines = ["短" * 14 + chr(0x4E00 + number) for number in range(short)]
+    lines += ["长" * 15 + chr(0x4E00 + number) for number in range(100 - short)]
+    text = "。\n".join(lines) + "。"
+    assert failed(text, "zh", short_line_characters_unspaced=16) == ([] if kept else ["max_short_lines_unspaced"])
+
+
+@pytest.mark.parametrize("length, share", [(14, 1), (15, 1), (16, 0)])
+def test_a_short_chinese_line_has_at_most_fifteen_characters(length: int, share: int) -> None:
+    assert signals("短" * length, "zh")["short_lines_unspaced"] == share
+
+
+@pytest.mark.parametrize("newlines, kept", [(14, True), (15, True), (16, False)])
+def test_fifteen_newlines_for_a_hundred_chinese_characters_are_kept(newlines: int, kept: bool) -> None:
+    text = "字" * 99 + "。" + "\n" * newlines
+    assert failed(text, "zh") == ([] if kept else ["max_newlines_per_character_unspaced"])
+
+
 def test_a_line_in_chinese_may_end_in_a_closing_quote() -> None:
     assert signals("他说：“这是一行字。”\n他说：「这是一行字。」", "zh")["terminal_lines"] == 1
 
@@ -109,6 +134,7 @@ def test_line_lengths_are_read_while_measuring_and_bounds_are_not() -> None:
     assert signals("twelve chars", short_line_characters=11)["short_lines"] == 0
     assert set(FineWebOptions.model_fields) - FineWeb.threshold_options == {
         "compat",
+        "languages",
         "short_line_characters",
         "short_line_characters_unspaced",
     }

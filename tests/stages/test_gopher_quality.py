@@ -111,6 +111,12 @@ def test_one_stop_word_repeated_is_not_two() -> None:
     assert failed(" ".join(["the"] * 60)) == ["gopher.min_stop_words"]
 
 
+@pytest.mark.parametrize("words, kept", [(["the"], False), (["the", "and"], True), (["the", "and", "of"], True)])
+def test_two_distinct_stop_words_are_enough(words: list[str], kept: bool) -> None:
+    text = " ".join([*words, *["words"] * 57])
+    assert failed(text) == ([] if kept else ["gopher.min_stop_words"])
+
+
 def test_stop_words_are_found_in_capitals_and_beside_punctuation() -> None:
     assert signals("“The” (AND) to, of; theme that's")["stop_words"] == 4
     assert signals("The.and.that")["stop_words"] == 0
@@ -197,10 +203,28 @@ def test_without_a_language_the_letters_say_which_rule_set_applies() -> None:
     assert signals("모든 인간은 태어날 때부터", None)["rule_set"] == "words:en"
 
 
-@pytest.mark.parametrize("characters, kept", [(99, False), (100, True)])
+@pytest.mark.parametrize("characters, kept", [(99, False), (100, True), (101, True)])
 def test_a_hundred_characters_are_enough_for_an_unspaced_text(characters: int, kept: bool) -> None:
     text = ("的是" + "书" * characters)[:characters]
     assert failed(text, "zh") == ([] if kept else ["gopher.min_characters_unspaced"])
+
+
+@pytest.mark.parametrize("characters, kept", [(199_999, True), (200_000, True), (200_001, False)])
+def test_two_hundred_thousand_characters_are_not_too_many(characters: int, kept: bool) -> None:
+    text = "的是" + "书" * (characters - 2)
+    assert failed(text, "zh") == ([] if kept else ["gopher.max_characters_unspaced"])
+
+
+@pytest.mark.parametrize("han, kept", [(59, False), (60, True), (61, True)])
+def test_three_han_characters_in_ten_are_enough(han: int, kept: bool) -> None:
+    text = "的是" + "书" * (han - 2) + "w" * (200 - han)
+    assert failed(text, "zh") == ([] if kept else ["gopher.min_script_share_unspaced"])
+
+
+@pytest.mark.parametrize("function, kept", [("的", False), ("的是", True), ("的是在", True)])
+def test_two_distinct_function_characters_are_enough(function: str, kept: bool) -> None:
+    text = function * 2 + "书" * 100
+    assert failed(text, "zh") == ([] if kept else ["gopher.min_stop_characters_unspaced"])
 
 
 def test_a_chinese_keyword_list_lacks_function_characters() -> None:

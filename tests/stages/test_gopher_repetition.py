@@ -185,6 +185,40 @@ def test_a_chinese_word_is_taken_for_two_characters() -> None:
     assert measured["duplicate_6_gram_unspaced"] == 0
 
 
+def han(start: int, count: int) -> str:
+    """`count` distinct Han characters."""
+    return "".join(chr(0x4E00 + start + index) for index in range(count))
+
+
+def grams_among_others(length: int, occurrences: int, others: int) -> str:
+    """A gram of distinct characters so many times, after each but the last one other character, and the rest of others."""
+    gram, rest = han(0, length), han(length, others)
+    pieces = [gram + rest[number] for number in range(occurrences - 1)]
+    return "".join(pieces) + gram + rest[occurrences - 1 :]
+
+
+@pytest.mark.parametrize("n, occurrences", [(2, 5), (3, 3), (4, 2)])
+@pytest.mark.parametrize("extra, kept", [(-1, False), (0, True), (1, True)])
+def test_top_grams_of_characters_are_kept_at_their_bound(n: int, occurrences: int, extra: int, kept: bool) -> None:
+    share = 2 * n * occurrences
+    text = grams_among_others(2 * n, occurrences, 100 - share + extra)
+    assert signals(text, "zh")[f"top_{n}_gram_unspaced"] == Fraction(share, 100 + extra)
+    assert (f"max_top_{n}_gram_unspaced" not in failed(text, "zh")) is kept
+
+
+@pytest.mark.parametrize(
+    "n, occurrences, characters", [(5, 3, 200), (6, 7, 600), (7, 13, 1400), (8, 3, 400), (9, 11, 1800), (10, 2, 400)]
+)
+@pytest.mark.parametrize("extra, kept", [(-1, False), (0, True), (1, True)])
+def test_duplicate_grams_of_characters_are_kept_at_their_bound(
+    n: int, occurrences: int, characters: int, extra: int, kept: bool
+) -> None:
+    covered = 2 * n * occurrences
+    text = grams_among_others(2 * n, occurrences, characters - covered + extra)
+    assert signals(text, "zh")[f"duplicate_{n}_gram_unspaced"] == Fraction(covered, characters + extra)
+    assert (f"max_duplicate_{n}_gram_unspaced" not in failed(text, "zh")) is kept
+
+
 def test_a_latin_name_in_a_chinese_text_is_one_unit() -> None:
     filler = [chr(0x5000 + index) for index in range(20)]
     text = "".join(f"{character}Kubernetes1" for character in filler)
