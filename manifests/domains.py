@@ -8,6 +8,7 @@ filters match hosts and their parents.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -16,37 +17,57 @@ from urllib.parse import unquote
 
 LONGEST_HOST = 253
 """RFC 1035, 2.3.4, as text."""
+LONGEST_ESCAPE = 12
+"""`%F0%9F%98%80` is one character."""
 
 
 def host_of(url: str | None) -> str | None:
-    """The host of a URL, or None where there is none that could be one. `//host/path` and `host/path` are read as http."""
+    """The host of a URL, or None where there is none that could be one.
+
+    Read as browsers read it (URL Standard): tabs and line breaks inside do not count, backslashes are slashes, and `http:host`
+    and `http:/host` are `http://host`. `//host/path` and `host/path` are read as http.
+    """
     if not url:
         return None
-    rest = url.strip(_BLANK)
+    rest = cleaned(url)
     scheme = _SCHEME.match(rest)
-    if scheme:
-        rest = rest[scheme.end() :]
-        if not rest.startswith(("//", "\\\\", "/\\", "\\/")):
-            # `mailto:…` and `urn:…` have no host; `example.org:8080/` is a host with a port.
-            if not _PORT.match(rest):
-                return None
-            rest = scheme[0][:-1]
-    elif not rest.startswith("//") and (rest.startswith("/") or "." not in _AUTHORITY_END.split(rest, maxsplit=1)[0]):
-        # A path, or a word.
+    if scheme is None:
+        if not rest.startswith("//") and (rest.startswith("/") or "." not in _AUTHORITY_END.split(rest, maxsplit=1)[0]):
+            # A path, or a word.
+            return None
+        rest = rest.lstrip("/\\")
+    elif scheme[0].lower() in _SPECIAL_SCHEMES:
+        rest = rest[scheme.end() :].lstrip("/\\")
+    elif rest.startswith("//", scheme.end()):
+        rest = rest[scheme.end() + 2 :]
+    elif _PORT.match(rest, scheme.end()):
+        # `example.org:8080/` is a host with a port; `mailto:…` and `urn:…` have no host.
+        rest = scheme[0][:-1]
+    else:
         return None
-    host = _AUTHORITY_END.split(rest.lstrip("/\\"), maxsplit=1)[0].rpartition("@")[2]
+    host = _AUTHORITY_END.split(rest, maxsplit=1)[0].rpartition("@")[2]
     if host.startswith("["):
-        address = host[1:].partition("]")[0].lower()
-        return address if _IPV6.fullmatch(address) else None
+        return _ipv6(host[1:].partition("]")[0])
     return normal_host(host.partition(":")[0])
 
 
-@lru_cache(65_536)
+def cleaned(url: str) -> str:
+    """`url` as browsers begin to read it: without blanks and control characters around it, and tabs and line breaks in it."""
+    return url.strip(_BLANK).translate(_UNSEEN) if _CONTROL.search(url) else url.strip(_BLANK)
+
+
 def normal_host(host: str) -> str | None:
     """`host` in the form all are compared in: lower case, punycode, no trailing dot; None when it is no host name.
 
-    Unicode is mapped as browsers do (UTS 46, non-transitional, without its validity tests): NFKC, lower case, `ß` stays.
+    Unicode is mapped as browsers do (UTS 46, non-transitional, without its validity tests): NFKC, lower case, `ß` stays. IPv4
+    addresses are four decimal numbers, however they were written.
     """
+    # Longer than any host can be with every character encoded; it is not worth a place in the cache.
+    return _normal_host(host) if len(host) <= LONGEST_HOST * LONGEST_ESCAPE else None
+
+
+@lru_cache(65_536)
+def _normal_host(host: str) -> str | None:
     name = unquote(host) if "%" in host else host
     name = name.strip(_BLANK).lower()
     if not name.isascii():
@@ -55,7 +76,7 @@ def normal_host(host: str) -> str | None:
     name = name.rstrip(".")
     if not name or len(name) > LONGEST_HOST or not _HOST.fullmatch(name):
         return None
-    return name
+    return _ipv4(name) if _NUMBER.fullmatch(name.rpartition(".")[2]) else name
 
 
 def parents_of(host: str) -> Iterator[str]:
@@ -79,17 +100,51 @@ def domain_of(url: str | None) -> str | None:
     return ".".join(labels[-3 if under_country else -2 :])
 
 
+def _ipv4(name: str) -> str | None:
+    """An address whose parts are decimal, octal or hexadecimal, the last of which fills what is left; None when it is none."""
+    parts = name.split(".")
+    if len(parts) > 4 or not all(map(_NUMBER.fullmatch, parts)):
+        return None
+    try:
+        numbers = [int(part, 16) if part[:2] == "0x" else int(part, 8 if part[0] == "0" else 10) for part in map(_digits, parts)]
+    except ValueError:
+        return None
+    if any(number > 255 for number in numbers[:-1]) or numbers[-1] >= 256 ** (5 - len(numbers)):
+        return None
+    return str(ipaddress.IPv4Address(sum(part << (24 - 8 * place) for place, part in enumerate(numbers[:-1])) + numbers[-1]))
+
+
+def _digits(part: str) -> str:
+    return "0x0" if part == "0x" else part
+
+
+def _ipv6(address: str) -> str | None:
+    try:
+        parsed = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return None
+    if parsed.ipv4_mapped is not None:
+        # Versions of Python print these in two ways.
+        high, low = divmod(int(parsed.ipv4_mapped), 1 << 16)
+        return f"::ffff:{high:x}:{low:x}"
+    return str(parsed)
+
+
 def _ascii_label(label: str) -> str:
     return label if label.isascii() else "xn--" + label.encode("punycode").decode("ascii")
 
 
-_BLANK = " \t\r\n\f\v\0"
+_BLANK = "".join(map(chr, range(0x21)))
+_CONTROL = re.compile("[\t\n\r]")
+_UNSEEN = dict.fromkeys(map(ord, "\t\n\r"))
+_SPECIAL_SCHEMES = frozenset(["http:", "https:", "ftp:", "ws:", "wss:"])
+"""Schemes whose URLs have a host, whatever stands before it (URL Standard, special schemes but `file`)."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
 _PORT = re.compile(r"\d{1,5}(?:[/?#]|$)")
 _AUTHORITY_END = re.compile(r"[/?#\\]")
 _HOST = re.compile(r"(?!-)[a-z0-9_\-]{1,63}(?:\.[a-z0-9_\-]{1,63})*")
 _IPV4 = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}")
-_IPV6 = re.compile(r"[0-9a-f:]*:[0-9a-f:.]*(?:%.*)?")
+_NUMBER = re.compile(r"\d+|0x[0-9a-f]*")
 _DOTS = re.compile("[\u3002\uff0e\uff61]")
 _IGNORED = re.compile("[\u00ad\u200b-\u200d\u2060\ufe00-\ufe0f\ufeff]")
 _SECOND_LEVEL = frozenset(

@@ -30,7 +30,7 @@ from manifests.identity import keyed_hash, printed_ids
 from stages import code_points, text_buffers
 from stages.fasttext_model import NOTHING, Model
 from stages.filter_kernels import ALPHABETIC
-from stages.stage import DataPath, Options, Stage, Verdict
+from stages.stage import EXAMPLE, DataPath, Options, Stage, Verdict
 
 UNDETERMINED = "und"
 THRESHOLD = 0.65
@@ -77,6 +77,10 @@ class Language(Stage[LanguageOptions]):
         if self.options.model is not None:
             return code_points.identity()
         return {SHIPPED_MODEL: hashlib.sha256(Path(shipped_model()).read_bytes()).hexdigest(), **code_points.identity()}
+
+    def compile(self) -> None:
+        self.decide(EXAMPLE)
+        self._counts = dict.fromkeys(COUNTS, 0)
 
     def decide(self, batch: pa.RecordBatch) -> Verdict:
         rows = batch.num_rows

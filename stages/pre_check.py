@@ -57,13 +57,11 @@ class PreCheck(Stage[PreCheckOptions]):
     page also the later rule that agrees."""
 
     name = "pre_check"
-    version = 1
+    version = 2
     options_type: ClassVar[type[Options]] = PreCheckOptions
     libraries = (*Language.libraries, *Extraction.libraries)
     removal_rules = (
-        "pre_check.domain",
-        "pre_check.url",
-        "pre_check.word",
+        *(rule.replace(UrlFilter.name, "pre_check") for rule in UrlFilter.removal_rules),
         "pre_check.too_short",
         "pre_check.language",
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests.domains import domain_of, host_of, normal_host, parents_of
+from manifests.domains import _normal_host, domain_of, host_of, normal_host, parents_of
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,35 @@ from manifests.domains import domain_of, host_of, normal_host, parents_of
         ("http://192.0.2.1:80/", "192.0.2.1"),
         ("  http://example.org \n", "example.org"),
         ("http://under_score.example.org", "under_score.example.org"),
+        ("http:example.org/x", "example.org"),
+        ("https:/example.org", "example.org"),
+        ("http:///example.org", "example.org"),
+        ("http:\\\\user@example.org", "example.org"),
+        ("ht\ttp://exam\nple.o\rrg/\n", "example.org"),
+        ("\x00\x1fhttp://example.org", "example.org"),
+        ("http://example.org..", "example.org"),
+        ("http://example%2Eorg", "example.org"),
+        ("http://ｅｘａｍｐｌｅ．ｏｒｇ", "example.org"),
+        ("http://example.org:/x", "example.org"),
+        ("http://example.org:port/x", "example.org"),
+        ("gopher://example.org/x", "example.org"),
+        ("http://[2001:0DB8:0:0::0001%25eth0]/", "2001:db8::1"),
+        ("http://[::FFFF:192.0.2.1]/", "::ffff:c000:201"),
+        ("http://0xC0.0.513/", "192.0.2.1"),
+        ("http://3221225985/", "192.0.2.1"),
+        ("http://0300.0.02.01/", "192.0.2.1"),
+        ("http://192.0.2.1./", "192.0.2.1"),
+        ("http://1.0x/", "1.0.0.0"),
+        ("http://256.0.0.1/", None),
+        ("http://1.2.3.4.5/", None),
+        ("http://a.b.09/", None),
+        ("http://09/", None),
+        ("http://4294967296/", None),
+        ("file:///etc/passwd", None),
+        ("http:", None),
+        ("http:///", None),
+        ("http://user@", None),
+        ("http://[", None),
         (None, None),
         ("", None),
         ("http://", None),
@@ -67,6 +96,13 @@ def test_the_host_of_a_url(url: str | None, host: str | None) -> None:
 )
 def test_the_registered_domain_of_a_url(url: str | None, domain: str | None) -> None:
     assert domain_of(url) == domain
+
+
+def test_a_host_of_a_hundred_thousand_characters_is_none_and_is_not_remembered() -> None:
+    before = _normal_host.cache_info().currsize
+    assert host_of("http://" + "a." * 50_000 + "org/") is None
+    assert host_of("http://example.org/" + "x" * 100_000) == "example.org"
+    assert _normal_host.cache_info().currsize <= before + 1
 
 
 def test_the_parents_of_a_host_end_with_its_last_label() -> None:

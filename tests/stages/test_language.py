@@ -215,6 +215,12 @@ def test_the_compared_documents_depend_on_their_ids_alone() -> None:
     assert none.report()["compared"] == 0 and none.report()["sampled"] == 400
 
 
+def test_compiling_leaves_no_trace_in_the_report() -> None:
+    stage = sampled(60)
+    stage.compile()
+    assert stage.report() == {}
+
+
 def test_whole_texts_have_nothing_to_report() -> None:
     stage = Language(LanguageOptions())
     stage.decide(numbered([ENGLISH]))
