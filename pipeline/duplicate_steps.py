@@ -8,8 +8,9 @@ from pipeline.provenance import UNICODE, versions
 from pipeline.recipe import StageSpec
 from pipeline.steps import Done, Layout, path_of, prints, state_of, work
 from pipeline.work import Work
-from stages import exact_dedup, minhash
+from stages import exact_dedup, line_dedup, minhash
 from stages.exact_dedup import ExactDedupOptions
+from stages.line_dedup import UNITS, LineDedupOptions
 from stages.minhash import BandOptions, MinHashOptions
 
 
@@ -62,6 +63,56 @@ def add_minhash(layout: Layout, name: str, spec: StageSpec) -> None:
     if options.chain == "closure":
         compared = _compare(layout, f"{name}.chain", f"{name}.sign", cluster, before, 0.0, compare=True)
     _remove(layout, name, "minhash", minhash.RULE, options.threshold, before, cluster, compared)
+
+
+def add_line_dedup(layout: Layout, name: str, spec: StageSpec) -> None:
+    options = cast(LineDedupOptions, spec.options)
+    layout.record(name, spec, line_dedup.VERSION)
+    before = dict(layout.latest)
+    keys, groups, remove = f"{name}.keys", f"{name}.groups", f"{name}.remove"
+    identity = {"stage": spec.name, "version": line_dedup.VERSION, **UNICODE}
+
+    def key_works(done: Done) -> list[Work]:
+        arguments = {
+            **identity,
+            "partitions": layout.partitions,
+            "min_characters": options.min_characters,
+            "keep": options.keep,
+        }
+        return layout.over_parts(done, before, keys, "line_keys", arguments)
+
+    def group_works(done: Done) -> list[Work]:
+        receipts = done[keys]
+        shared = {**layout.numbering(done, before), "keys": [path_of(one, "keys") for one in receipts]}
+        arguments = {
+            **identity,
+            "scope": options.scope,
+            "keep": options.keep,
+            "max_documents": options.max_documents,
+            **layout.identity_of_parts(),
+        }
+        return layout.over_partitions(groups, "line_groups", arguments, prints(receipts), shared)
+
+    def remove_works(done: Done) -> list[Work]:
+        stays = [path_of(one, "stays") for one in done[groups]]
+        arguments = {**identity, "options": options.model_dump(mode="json")}
+        return [
+            work(
+                remove,
+                f"{index:05d}",
+                "line_remove",
+                {**arguments, "of": receipt.fingerprint},
+                (receipt.fingerprint, *prints(done[groups])),
+                {"state": state_of(receipt), "stays": stays, "index": index},
+            )
+            for index, receipt in enumerate(layout.plan.everywhere(done, before))
+        ]
+
+    unit = UNITS[spec.name]
+    layout.add(keys, f"key of every {unit}", list(before.values()), key_works)
+    layout.add(groups, f"count the documents of every {unit}", [keys], group_works)
+    layout.add(remove, f"cut boilerplate {unit}s out", [*before.values(), groups], remove_works)
+    layout.decides(remove, *layout.recipe.components)
 
 
 def verified_edges(layout: Layout, name: str, options: BandOptions, scope: str, keep: str, before: dict[str, str]) -> str:

@@ -28,6 +28,7 @@ from manifests.storage import Folder, sync_directory
 from manifests.verify import listed_files
 from pipeline.receipts import FileEntry, Receipt, receipt_name
 from pipeline.steps import Done, Plan
+from stages.line_dedup import UNITS
 from stages.stage import Filter, Stage
 
 RECEIPT_LIST = "receipts/list.jsonl"
@@ -246,15 +247,18 @@ def _deduplication(plan: Plan, done: Done) -> list[dict[str, Any]]:
     """What each corpus-wide comparison did: candidates, pairs left out of crowded buckets, verified pairs, removals."""
     found = []
     for component, record in plan.records:
-        if component or record.stage not in ("exact_dedup", "minhash", "split"):
+        if component or record.stage not in ("exact_dedup", "minhash", "split", *UNITS):
             continue
         row: dict[str, Any] = {"step": record.step, "stage": record.stage}
-        if record.stage != "exact_dedup":
+        if record.stage in UNITS:
+            for counted in ("units", "boilerplate"):
+                row[counted] = sum(one.values[counted] for one in done[f"{record.step}.groups"])
+        if record.stage in ("minhash", "split"):
             row["skipped_pairs"] = sum(one.values["skipped_pairs"] for one in done[f"{record.step}.candidates"])
             row["candidate_pairs"] = sum(one.values["pairs"] for one in done[f"{record.step}.verify"])
             row["verified_pairs"] = sum(one.files["edges"].rows for one in done[f"{record.step}.verify"])
         for deciding in (f"{record.step}.groups", f"{record.step}.cluster"):
-            if deciding in done:
+            if deciding in done and record.stage not in UNITS:
                 row["removed"] = sum(one.values["removed"] for one in done[deciding])
         found.append(row)
     return found

@@ -58,12 +58,12 @@ def read_and_decide(task: Task) -> None:
         compile_once([*stages, *filters])
         for name in _stage_names(task, stages, block):
             applied.expect(name)
-        kept = stack.enter_context(_Stream(task, "documents", STORED))
-        catalogue = stack.enter_context(_Stream(task, "catalogue", CATALOGUE)) if "slices" in task.inputs else None
+        kept = stack.enter_context(Stream(task, "documents", STORED))
+        catalogue = stack.enter_context(Stream(task, "catalogue", CATALOGUE)) if "slices" in task.inputs else None
         signals = None
         if filters:
             schema = signals_schema({name: type_ for one in filters for name, type_ in one.signals.items()})
-            signals = stack.enter_context(_Stream(task, "signals", schema))
+            signals = stack.enter_context(Stream(task, "signals", schema))
         records = 0
         for batch in _batches(task):
             if catalogue is not None:
@@ -122,14 +122,14 @@ def write_logs(task: Task, applied: Applied) -> None:
     task.receipt.errors = applied.errors
 
 
-class _Stream:
+class Stream:
     """An Arrow IPC file that grows batch by batch and enters the receipt when it is complete."""
 
     def __init__(self, task: Task, role: str, schema: pa.Schema) -> None:
         self.task, self.role, self.schema, self.rows = task, role, schema, 0
         self._stack = contextlib.ExitStack()
 
-    def __enter__(self) -> _Stream:
+    def __enter__(self) -> Stream:
         self.out: AtomicWriter = self._stack.enter_context(self.task.corpus.writer(self.task.file(f"{self.role}.arrow")))
         self.sink = self._stack.enter_context(pa.ipc.new_file(self.out, self.schema, options=IPC))
         return self

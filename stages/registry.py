@@ -25,6 +25,8 @@ ROW_LOCAL = {
 }
 CORPUS_WIDE = {
     "exact_dedup": "stages.exact_dedup:ExactDedupOptions",
+    "line_dedup": "stages.line_dedup:LineDedupOptions",
+    "paragraph_dedup": "stages.line_dedup:LineDedupOptions",
     "minhash": "stages.minhash:MinHashOptions",
     "split": "stages.split:SplitOptions",
     "tokenizer": "stages.tokenizer:TokenizerOptions",
