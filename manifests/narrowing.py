@@ -20,8 +20,9 @@ SPREAD_OVER = ("component", "language")
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 STANDS_OUT_RATIO = 1.5
 STANDS_OUT_DEVIATIONS = 3.0
-"""A group stands out when its share is so many times the average, and so many standard deviations of as many draws above it:
-small groups are often far off by chance."""
+"""A group stands out when so many times the average share of it fails, or its share of what passes is so many times smaller than
+of what came; and when more of it fail by so many standard deviations than of as many draws: small groups are often far off
+by chance."""
 
 
 class NarrowingError(Exception):
@@ -54,6 +55,11 @@ class Group:
         return self.share / self.average if self.share is not None and self.average else None
 
     @property
+    def shrinkage(self) -> float | None:
+        """Share of all that pass / share of all measured, as 1 where the group keeps its weight; None where nothing passes."""
+        return self.after / self.before if self.after is not None and self.before else None
+
+    @property
     def excess(self) -> float:
         """Documents that fail beyond those of an average group of this size; negative where fewer do."""
         return self.failed - self.documents * self.average
@@ -61,7 +67,8 @@ class Group:
     @property
     def stands_out(self) -> bool:
         deviation = math.sqrt(self.documents * self.average * (1 - self.average))
-        return (self.ratio or 0) >= STANDS_OUT_RATIO and self.excess >= STANDS_OUT_DEVIATIONS * deviation
+        far = (self.ratio or 0) >= STANDS_OUT_RATIO or (self.shrinkage is not None and self.shrinkage <= 1 / STANDS_OUT_RATIO)
+        return far and self.excess > 0 and self.excess >= STANDS_OUT_DEVIATIONS * deviation
 
 
 @dataclass(frozen=True)
@@ -200,4 +207,5 @@ def _spread(logs: Logs, signal: str, dimension: str) -> list[Spread]:
 
 
 def _as_json(one: Group) -> dict[str, Any]:
-    return {**one.__dict__, "share": one.share, "ratio": one.ratio, "excess": one.excess, "stands_out": one.stands_out}
+    derived = {name: getattr(one, name) for name in ("share", "ratio", "shrinkage", "excess", "stands_out")}
+    return {**one.__dict__, **derived}

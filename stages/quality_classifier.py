@@ -11,7 +11,8 @@ A document's *draw* is a number in (0, 1) that its id and `seed` decide; it is k
 is so when the exponent is at most ln(draw) / ln(score), or -ln(draw) / ln(2 - score) for Pareto. This greatest exponent that
 keeps the document is what is stored and compared, so that a changed exponent decides again without a look at the text.
 
-A text without a letter has no score, and both rules remove it.
+A text without a letter has no score, and both rules remove it. The score of a text of words that the model never saw rests on
+nothing: `quality.known_words` says how many it knows, and `min_known_words` asks for a share.
 """
 
 from __future__ import annotations
@@ -71,6 +72,9 @@ class QualityClassifierOptions(Options):
     model: DataPath = Field(description="a fastText model file, as `corpusmill quality train` writes it")
     threshold: float | None = Field(None, ge=0, le=1, description="keep if at least this: quality.score; null measures only")
     sample: Sampling | None = Field(None, description="instead: {pareto: 9} or {power: 1}, keep at random by the score")
+    min_known_words: float | None = Field(
+        None, ge=0, le=1, description="keep if at least this: quality.known_words; what the model cannot judge goes first"
+    )
     seed: int = Field(0, description="of the draw of each document")
     label: str = Field(GOOD, min_length=1, description="the label whose probability is the score, without its prefix")
     normalise: bool = Field(True, description="false for a model from elsewhere: it gets the text as it is, in one line")
@@ -99,7 +103,7 @@ class QualityClassifier(Filter[QualityClassifierOptions]):
         "quality.greatest_power": pa.float64(),
         "quality.judged": pa.string(),
     }
-    threshold_options: ClassVar[frozenset[str]] = frozenset({"threshold", "sample"})
+    threshold_options: ClassVar[frozenset[str]] = frozenset({"threshold", "sample", "min_known_words"})
 
     def __init__(self, options: QualityClassifierOptions) -> None:
         super().__init__(options)
@@ -109,23 +113,18 @@ class QualityClassifier(Filter[QualityClassifierOptions]):
         return code_points.identity()
 
     def rules(self) -> list[Rule]:
-        options = self.options
-        if options.threshold is not None:
-            return [
-                Rule(
-                    name="quality.threshold",
-                    signal="quality.score",
-                    keep_if_at_least=options.threshold,
-                    when_undefined="remove",
-                )
-            ]
-        if options.sample is None:
-            return []
-        for kind, exponent in (("pareto", options.sample.pareto), ("power", options.sample.power)):
-            if exponent is not None:
-                signal = f"quality.greatest_{kind}"
-                return [Rule(name=f"quality.sample_{kind}", signal=signal, keep_if_at_least=exponent, when_undefined="remove")]
-        return []
+        options, sample = self.options, self.options.sample
+        bounds = (
+            ("quality.min_known_words", "quality.known_words", options.min_known_words),
+            ("quality.threshold", "quality.score", options.threshold),
+            ("quality.sample_pareto", "quality.greatest_pareto", sample and sample.pareto),
+            ("quality.sample_power", "quality.greatest_power", sample and sample.power),
+        )
+        return [
+            Rule(name=name, signal=signal, keep_if_at_least=bound, when_undefined="remove")
+            for name, signal, bound in bounds
+            if bound is not None
+        ]
 
     def measure(self, batch: pa.RecordBatch) -> Measurement:
         rows = batch.num_rows

@@ -121,6 +121,14 @@ def test_words_that_the_model_never_saw_are_told_from_those_it_knows(model: str)
     assert known[3] == {"numerator": 0, "denominator": 0}
 
 
+def test_a_text_of_words_that_the_model_does_not_know_can_be_asked_to_go_first(model: str) -> None:
+    contents = ["Дом стоит на холме", "casino", f"{text('good', 3)} {'холме ' * 61}", text("good", 3)]
+    decision = decided(model, contents, threshold=0.5, min_known_words=0.5)
+    assert [["known", "threshold", None][one] for one in decision.first.tolist()] == ["known", "threshold", None, None]
+    assert decision.value[0] == 0
+    assert decided(model, contents, threshold=0.0, min_known_words=0.51).first.tolist() == [0, -1, 0, -1]
+
+
 def test_normalised_texts_are_one_line_of_lower_case_words() -> None:
     assert normalised("The\n\n HOUSE,\tdon't\u00a0stand\u3000still\0now") == "the house , don ' t stand still now"
     assert normalised("房子abc は😀𐍈") == "房 子 abc は 😀 𐍈"
@@ -182,7 +190,7 @@ def test_a_sample_rises_with_the_score_and_repeats(model: str) -> None:
 
 
 def test_only_thresholds_and_sampling_leave_the_signals_alone(model: str) -> None:
-    assert QualityClassifier.threshold_options == {"threshold", "sample"}
+    assert QualityClassifier.threshold_options == {"threshold", "sample", "min_known_words"}
     first = measured(model, [text("mixed", 1)])
     for options in ({"threshold": 0.9}, {"sample": Sampling(pareto=3)}):
         stage = QualityClassifier(QualityClassifierOptions(model=model, **options))
