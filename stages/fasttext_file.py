@@ -28,6 +28,8 @@ WORD, LABEL = 0, 1
 LARGEST_DIMENSION = 1 << 14
 MOST_NGRAMS = 64
 """Far more words or characters in an n-gram than anybody uses."""
+MOST_OCCURRENCES = 10**15
+"""Of all labels together: the library takes this number for an infinite one when it builds the tree of hierarchical softmax."""
 CHECKED_AT_ONCE = 1 << 22
 """Floats looked at together."""
 
@@ -92,7 +94,7 @@ class _Walk:
         """(words, labels, n-grams kept or -1 when all are)."""
         size, words, number_of_labels, _, kept = self.take("iiiqq")
         self.must(min(words, number_of_labels) >= 0 and size == words + number_of_labels, "its dictionary's sizes disagree")
-        labels = []
+        labels, occurrences = [], 0
         for index in range(size):
             end = self.data.find(b"\0", self.at)
             self.must(end >= 0, f"entry {index} of its dictionary has no end")
@@ -102,6 +104,8 @@ class _Walk:
             self.must(count >= 0 and kind == (WORD if index < words else LABEL), f"entry {index} of its dictionary is damaged")
             if kind == LABEL:
                 labels.append(text.decode())
+                occurrences += count
+        self.must(occurrences < MOST_OCCURRENCES, "its labels occur more often than can be")
         if kept > 0:
             pairs = self.numbers(2 * kept, np.dtype("<i4")).reshape(-1, 2)
             self.must(int(pairs[:, 1].min()) >= 0 and int(pairs[:, 1].max()) < kept, "its pruned n-grams are damaged")

@@ -151,7 +151,7 @@ class Classifier:
 
     def __init__(self, model: fasttext.FastText._FastText, label: str, normalise: bool) -> None:
         self._model = model
-        self._words = frozenset(model.get_words())
+        self._words = frozenset(model.get_words(on_unicode_error="replace"))
         self._label = label
         self._normalise = normalise
 

@@ -104,6 +104,13 @@ def test_numbers_that_are_none_are_refused(model: Path, tmp_path: Path) -> None:
     assert reason(tmp_path / "x", bytes(data)) == "its output matrix holds what is no number"
 
 
+def test_counts_at_which_the_library_leaves_its_tables_are_refused(model: Path, tmp_path: Path) -> None:
+    data = model.read_bytes()
+    at = data.index(b"__label__good\0") + len(b"__label__good\0")
+    assert struct.unpack_from("<qb", data, at) == (30, 1)
+    assert "occur more often" in reason(tmp_path / "x", data[:at] + struct.pack("<q", 10**15) + data[at + 8 :])
+
+
 def test_word_vectors_are_refused(tmp_path: Path) -> None:
     (tmp_path / "lines.txt").write_text("\n".join(texts("good", 30)))
     vectors = fasttext.train_unsupervised(str(tmp_path / "lines.txt"), dim=10, bucket=1000, epoch=0, thread=1, verbose=0)
