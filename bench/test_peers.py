@@ -204,7 +204,7 @@ def test_language_beside_fasttext_on_the_whole_text(characters: int | None) -> N
 
     peer, ours = Side(theirs, texts), Side(decided(stage), texts, batches)
     race(peer, ours)
-    name = "language" if characters is None else f"language, the first {characters:,} characters"
+    name = "language" if characters is None else f"language, sampled: {characters:,} characters"
     report(name, "fastText", peer.rate, ours.rate, 0.9 if characters is None else 4)
     if characters is not None:
         whole = Language(LanguageOptions())
@@ -297,7 +297,7 @@ def test_extraction_in_the_sandbox_beside_bare_trafilatura(options: dict[str, An
     found = pages(2 * FEW)
     peer, ours = Side(theirs, found), Side(decided(stage), found, prepared)
     try:
-        race(peer, ours)
+        race(peer, ours, rounds=20, warm=30)
     finally:
         stage.close()
     setting = ", ".join(f"{name}: {value}".lower() for name, value in options.items()) or "balanced"
