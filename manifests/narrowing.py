@@ -116,7 +116,8 @@ def narrowing(logs: Logs, stage: str, signals: Sequence[str] = (), shown: Sequen
     """What the filter `stage` removed. `signals` are all that it measures, by which its blocks are found; the spread of those
     in `shown` is told.
 
-    A document that two blocks measured counts twice. NarrowingError when the corpus has no such filter, or no log of its signals.
+    A document that two blocks measured counts once, and fails if it fails in either; its signals count twice. NarrowingError
+    when the corpus has no such filter, or no log of its signals.
     """
     records = _records(logs)
     of_stage = [record for record in records if record.stage == stage]
@@ -140,6 +141,10 @@ def narrowing(logs: Logs, stage: str, signals: Sequence[str] = (), shown: Sequen
         "left join fell on stored.component = fell.component and stored.file = fell.file "
         "and stored.position = fell.position and stored.block = fell.stage",
         [sorted({name for name, _ in rules})],
+    )
+    logs.sql(
+        "create or replace temp table judged as select component, any_value(language) as language, any_value(domain) as domain, "
+        "bool_or(failed) as failed, bool_or(removed) as removed from measured group by component, file, position"
     )
     whole = _groups(logs, "null::varchar", None)[0]
     return Narrowing(
@@ -181,7 +186,7 @@ def _number(signal: str, types: dict[str, str]) -> str:
 def _groups(logs: Logs, dimension: str, whole: Group | None) -> list[Group]:
     rows = logs.sql(
         f"select {dimension} as name, count(*) as documents, count(*) filter (failed) as failed, "
-        "count(*) filter (removed) as removed from measured group by name"
+        "count(*) filter (removed) as removed from judged group by name"
     ) or [{"name": None, "documents": 0, "failed": 0, "removed": 0}]
     found = []
     for row in rows:

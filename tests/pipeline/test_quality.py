@@ -212,6 +212,18 @@ def test_a_classifier_without_a_rule_is_reported_by_its_scores(folder: Path) -> 
     assert shown.exit_code == 0 and "without a rule" in shown.stdout
 
 
+def test_a_document_that_two_classifiers_measure_is_counted_once(folder: Path) -> None:
+    twice = run(folder, {"threshold": 0.2}, "twice", stages=[{"quality_classifier": {"model": "model.bin", "threshold": 0.999}}])
+    found = json.loads(call("report", twice, "--json").stdout)
+    fell = [row for row in rows(twice) if row["rule"] == "quality.threshold"]
+    assert {row["stage"] for row in fell} == {"filters1", "filters-corpus.1.quality_classifier"}
+    assert found["all"]["removed"] == len(fell)
+    assert found["all"]["documents"] == len({row["id"] for row in rows(twice, "signals")})
+    assert {(rule["name"], rule["keep_if_at_least"]) for rule in found["rules"]} == {
+        ("quality.threshold", 0.2), ("quality.threshold", 0.999),
+    }  # fmt: skip
+
+
 def test_questions_that_a_corpus_cannot_answer_are_errors(corpus: Path, finished: Path, tmp_path: Path) -> None:
     for arguments, code, message in (
         ((finished,), 1, "no stage 'quality_classifier' ran; filters that did: c4, fineweb, gopher_quality, gopher_repetition"),
