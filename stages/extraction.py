@@ -12,6 +12,7 @@ deduplication is never on.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import logging
@@ -167,6 +168,7 @@ def _page(payload: bytes, media_type: str | None, transport: str | None) -> byte
 def extractor(settings: dict[str, Any]) -> Callable[[bytes], bytes]:
     """The function of the sandbox: from a page to its text, or to the rule that removes it."""
     # Imported here, once and before any page: the pipeline's own process never parses one.
+    importlib.import_module("lxml.html")
     engine = _resiliparse(settings) if settings["engine"] == "resiliparse" else _trafilatura(settings)
 
     def text_of(page: bytes) -> bytes:

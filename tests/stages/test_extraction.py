@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import unicodedata
 from collections.abc import Iterator
 from importlib import metadata
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -55,9 +56,11 @@ def rules(verdict: Verdict) -> list[str | None]:
 
 
 Engine = Literal["trafilatura", "resiliparse"]
+with_resiliparse = pytest.mark.skipif(importlib.util.find_spec("resiliparse") is None, reason="resiliparse is not installed")
+ENGINES = ["trafilatura", pytest.param("resiliparse", marks=with_resiliparse)]
 
 
-@pytest.fixture(scope="module", params=get_args(Engine))
+@pytest.fixture(scope="module", params=ENGINES)
 def stage(request: pytest.FixtureRequest) -> Iterator[Extraction]:
     made = Extraction(ExtractionOptions(engine=request.param))
     yield made
@@ -126,7 +129,7 @@ def test_bytes_that_are_no_text_are_undecodable(stage: Extraction) -> None:
     assert rules(stage.decide(records([bytes(range(256)) * 20, article()]))) == ["extraction.undecodable", None]
 
 
-@pytest.mark.parametrize("engine", get_args(Engine))
+@pytest.mark.parametrize("engine", ENGINES)
 def test_limits_decide_at_their_bounds(engine: Engine) -> None:
     page = article()
     elements = page.count(b"<") - page.count(b"</")
@@ -179,7 +182,10 @@ def test_a_table_of_a_million_rows_times_out_alone_where_limits_let_it_pass() ->
     assert all(text is not None for row, text in enumerate(texts(verdict)) if row != 5)
 
 
-@pytest.mark.parametrize(("engine", "megabytes"), [("trafilatura", 300), ("trafilatura", 512), ("resiliparse", 300)])
+@pytest.mark.parametrize(
+    ("engine", "megabytes"),
+    [("trafilatura", 300), ("trafilatura", 512), pytest.param("resiliparse", 300, marks=with_resiliparse)],
+)
 def test_a_page_that_eats_the_memory_is_removed_alone(engine: Engine, megabytes: int) -> None:
     # Less memory than the tree needs, then enough for the tree and too little for what comes after.
     options = ExtractionOptions(engine=engine, max_elements=100_000_000, max_bytes=1 << 30, memory_bytes=megabytes << 20)
@@ -280,6 +286,7 @@ def test_a_page_of_a_hundred_megabytes_is_removed_unread() -> None:
     assert rules(verdict) == ["extraction.too_large"] and stage.sandbox._child is None
 
 
+@with_resiliparse
 def test_the_whole_page_is_an_option_of_resiliparse() -> None:
     stage = Extraction(ExtractionOptions(engine="resiliparse", main_content=False))
     page = f"<html><body><nav><a href='/'>NAVIGATION</a></nav><article><p>{SENTENCE * 5}</p></article></body></html>"
@@ -288,14 +295,14 @@ def test_the_whole_page_is_an_option_of_resiliparse() -> None:
     assert whole is not None and "NAVIGATION" in whole and whole.count("harbour") == 5
 
 
-def test_tables_and_links_are_options_of_both_engines() -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_tables_and_links_are_options_of_both_engines(engine: Engine) -> None:
     page = f"<html><body><article><p>{SENTENCE * 5}</p><table><tr><td>CELL</td><td>{SENTENCE}</td></tr></table><p>{SENTENCE} <a href='http://x.example/y'>LINK</a> {SENTENCE}</p></article></body></html>"
-    for engine in get_args(Engine):
-        for tables in (True, False):
-            stage = Extraction(ExtractionOptions(engine=engine, include_tables=tables, include_links=True))
-            text = text_of(stage, page)
-            stage.close()
-            assert text is not None and ("CELL" in text) is tables and "http://x.example/y" in text, (engine, tables)
+    for tables in (True, False):
+        stage = Extraction(ExtractionOptions(engine=engine, include_tables=tables, include_links=True))
+        text = text_of(stage, page)
+        stage.close()
+        assert text is not None and ("CELL" in text) is tables and "http://x.example/y" in text, tables
 
 
 @pytest.mark.parametrize(
@@ -314,9 +321,13 @@ def test_an_option_that_an_engine_does_not_have_is_refused(options: dict[str, ob
     assert ExtractionOptions.model_validate(ExtractionOptions(engine="resiliparse").model_dump())
 
 
-def test_resiliparse_is_named_where_it_is_used_and_its_want_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+@with_resiliparse
+def test_the_version_of_resiliparse_decides_where_it_is_used() -> None:
     assert Extraction(ExtractionOptions()).identity() == {}
     assert Extraction(ExtractionOptions(engine="resiliparse")).identity() == {"resiliparse": metadata.version("resiliparse")}
+
+
+def test_an_engine_that_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "resiliparse", None)  # Python's own way to forbid an import
     Extraction(ExtractionOptions())
     with pytest.raises(ModuleNotFoundError, match=r"pip install corpusmill\[resiliparse\]"):
