@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import cast
+from itertools import accumulate
+from typing import Any, cast
 
 from pipeline.provenance import UNICODE, versions
+from pipeline.receipts import Receipt
 from pipeline.recipe import StageSpec
-from pipeline.steps import Done, Layout, path_of, prints, state_of, work
+from pipeline.steps import Done, Layout, path_of, prints, state_of, text_bytes_of, work
 from pipeline.work import Work
-from stages import exact_dedup, line_dedup, minhash
+from stages import exact_dedup, line_dedup, minhash, substring_dedup
 from stages.exact_dedup import ExactDedupOptions
 from stages.line_dedup import UNITS, LineDedupOptions
 from stages.minhash import BandOptions, MinHashOptions
+from stages.substring_dedup import SubstringDedupOptions
 
 
 def add_exact_dedup(layout: Layout, name: str, spec: StageSpec) -> None:
@@ -113,6 +116,60 @@ def add_line_dedup(layout: Layout, name: str, spec: StageSpec) -> None:
     layout.add(groups, f"count the documents of every {unit}", [keys], group_works)
     layout.add(remove, f"cut boilerplate {unit}s out", [*before.values(), groups], remove_works)
     layout.decides(remove, *layout.recipe.components)
+
+
+def add_substring_dedup(layout: Layout, name: str, spec: StageSpec) -> None:
+    options = cast(SubstringDedupOptions, spec.options)
+    layout.record(name, spec, substring_dedup.VERSION, ("pydivsufsort",))
+    before = dict(layout.latest)
+    identity = {
+        "options": options.model_dump(mode="json"),
+        "version": substring_dedup.VERSION,
+        "libraries": versions(("pydivsufsort",)),
+        **UNICODE,
+    }
+    for number, component in enumerate(layout.recipe.components):
+        own = f"{component}.{name.removeprefix('corpus.')}"
+        _add_substring_steps(layout, own, before[component], number, component, identity)
+
+
+def _add_substring_steps(
+    layout: Layout, name: str, before: str, number: int, component: str, identity: dict[str, Any]
+) -> None:
+    find, cut = f"{name}.find", f"{name}.cut"
+
+    def receipts(done: Done) -> list[Receipt]:
+        return layout.plan.receipts(done, before, number)
+
+    def find_works(done: Done) -> list[Work]:
+        parts = receipts(done)
+        size = sum(map(text_bytes_of, parts))
+        arrays = max(1, -(-size // identity["options"]["max_array_bytes"]))
+        states = [state_of(one) for one in parts]
+        bases = [0, *accumulate(state["rows"] for state in states[:-1])]
+        shared = {"states": states, "bases": bases}
+        return [
+            work(find, f"{array:05d}", "find_substrings", {**identity, "array": array, "arrays": arrays}, prints(parts), shared)
+            for array in range(arrays)
+        ]
+
+    def cut_works(done: Done) -> list[Work]:
+        spans = [path_of(one, "spans") for one in done[find]]
+        return [
+            work(
+                cut,
+                f"{index:05d}",
+                "cut_substrings",
+                {**identity, "of": receipt.fingerprint},
+                (receipt.fingerprint, *prints(done[find])),
+                {"state": state_of(receipt), "spans": spans, "index": index},
+            )
+            for index, receipt in enumerate(receipts(done))
+        ]
+
+    layout.add(find, f"spans of {component} that stand earlier too", [before], find_works)
+    layout.add(cut, f"cut repeated spans out of {component}", [before, find], cut_works)
+    layout.decides(cut, component)
 
 
 def verified_edges(layout: Layout, name: str, options: BandOptions, scope: str, keep: str, before: dict[str, str]) -> str:

@@ -21,6 +21,7 @@ from manifests.manifest import (
     Shard,
     SplitRecord,
     StageCount,
+    StageRecord,
     TokenizerRecord,
     digest,
 )
@@ -247,6 +248,8 @@ def _deduplication(plan: Plan, done: Done) -> list[dict[str, Any]]:
     """What each corpus-wide comparison did: candidates, pairs left out of crowded buckets, verified pairs, removals."""
     found = []
     for component, record in plan.records:
+        if not component and record.stage == "substring_dedup":
+            found += _substrings(plan, done, record)
         if component or record.stage not in ("exact_dedup", "minhash", "split", *UNITS):
             continue
         row: dict[str, Any] = {"step": record.step, "stage": record.stage}
@@ -260,6 +263,18 @@ def _deduplication(plan: Plan, done: Done) -> list[dict[str, Any]]:
         for deciding in (f"{record.step}.groups", f"{record.step}.cluster"):
             if deciding in done and record.stage not in UNITS:
                 row["removed"] = sum(one.values["removed"] for one in done[deciding])
+        found.append(row)
+    return found
+
+
+def _substrings(plan: Plan, done: Done, record: StageRecord) -> list[dict[str, Any]]:
+    """What `substring_dedup` found, component by component."""
+    found = []
+    for component in plan.recipe.components:
+        arrays = done[f"{component}.{record.step.removeprefix('corpus.')}.find"]
+        row = {"step": record.step, "stage": record.stage, "component": component, "arrays": len(arrays)}
+        for counted in ("documents", "tokens", "repeated_tokens", "spans"):
+            row[counted] = sum(one.values[counted] for one in arrays)
         found.append(row)
     return found
 

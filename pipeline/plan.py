@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from pipeline import inputs
 from pipeline.component_steps import add_component, add_row_local
-from pipeline.duplicate_steps import add_exact_dedup, add_line_dedup, add_minhash
+from pipeline.duplicate_steps import add_exact_dedup, add_line_dedup, add_minhash, add_substring_dedup
 from pipeline.inputs import PART_BYTES, Slice
 from pipeline.log_steps import add_logs
 from pipeline.recipe import Recipe, StageSpec
@@ -22,6 +22,7 @@ CORPUS_WIDE: dict[str, Callable[[Layout, str, StageSpec], None]] = {
     "exact_dedup": add_exact_dedup,
     "line_dedup": add_line_dedup,
     "paragraph_dedup": add_line_dedup,
+    "substring_dedup": add_substring_dedup,
     "minhash": add_minhash,
     "split": add_split,
     "tokenizer": add_tokenizer,

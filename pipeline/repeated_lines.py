@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
 import pyarrow as pa
 
 from pipeline import documents, shuffle
-from pipeline.decisions import Applied
-from pipeline.documents import STORED
 from pipeline.receipts import State
-from pipeline.row_local import Stream, write_logs
+from pipeline.rewriting import rewrite
 from pipeline.work import Task
 from stages.clusters import Keep, keep_ranks
-from stages.line_dedup import NOWHERE, PLACE, UNITS, LineDedup, LineDedupOptions, unit_keys
+from stages.line_dedup import NOWHERE, UNITS, LineDedup, LineDedupOptions, unit_keys
 
 COUNTED = pa.schema(
     [
@@ -91,18 +87,7 @@ def line_remove(task: Task) -> None:
         for at, place in enumerate(table["row"].to_pylist()):
             key = keys[16 * at : 16 * at + 16]
             stays[key] = max(place, stays.get(key, NOWHERE))
-    stage = LineDedup(name, LineDedupOptions.model_validate(task.arguments["options"]), stays)
-    applied = Applied(task.work.step)
-    applied.expect(name)
-    with contextlib.ExitStack() as stack:
-        kept = stack.enter_context(Stream(task, "documents", STORED))
-        for rows, batch in documents.read_state(task.corpus, state):
-            left = applied.stage(stage, batch.append_column(PLACE, pa.array(rows)))
-            if left.num_rows:
-                kept.write(left.drop_columns([PLACE]))
-    write_logs(task, applied)
-    count = task.receipt.files["documents"].rows
-    task.receipt.state = State(documents=task.file("documents.arrow"), rows=count, documents_kept=count)
+    rewrite(task, state, LineDedup(name, LineDedupOptions.model_validate(task.arguments["options"]), stays))
 
 
 def _counted(held: np.ndarray, keep: str) -> pa.Table:

@@ -64,7 +64,7 @@ def read_and_decide(task: Task) -> None:
         if filters:
             schema = signals_schema({name: type_ for one in filters for name, type_ in one.signals.items()})
             signals = stack.enter_context(Stream(task, "signals", schema))
-        records = 0
+        records = size = 0
         for batch in _batches(task):
             if catalogue is not None:
                 catalogue.write(batch.select(CATALOGUE.names))
@@ -81,7 +81,9 @@ def read_and_decide(task: Task) -> None:
                 signals.write(pa.record_batch([arrays[name] for name in signals.schema.names], schema=signals.schema))
             if batch.num_rows:
                 kept.write(_stored(batch))
+                size += int(documents.text_bytes(batch["text"]).sum())
         reports = {stage.name: stage.report() for stage in stages} | {one.name: one.report() for one in filters}
+    task.receipt.values["text_bytes"] = size
     task.receipt.values["reports"] = {name: report for name, report in reports.items() if report}
     write_logs(task, applied)
     rows = task.receipt.files["documents"].rows

@@ -24,7 +24,7 @@ PARTITION_BYTES = 128 << 20
 MOST_PARTITIONS = 512
 
 FUNCTIONS: dict[str, tuple[str, int]] = {
-    "read": ("pipeline.row_local:read_and_decide", 1),
+    "read": ("pipeline.row_local:read_and_decide", 2),
     "rules": ("pipeline.row_local:apply_rules", 1),
     "exact_keys": ("pipeline.duplicates:exact_keys", 1),
     "exact_groups": ("pipeline.duplicates:exact_groups", 1),
@@ -32,6 +32,8 @@ FUNCTIONS: dict[str, tuple[str, int]] = {
     "line_keys": ("pipeline.repeated_lines:line_keys", 1),
     "line_groups": ("pipeline.repeated_lines:line_groups", 1),
     "line_remove": ("pipeline.repeated_lines:line_remove", 1),
+    "find_substrings": ("pipeline.repeated_substrings:find_substrings", 1),
+    "cut_substrings": ("pipeline.repeated_substrings:cut_substrings", 1),
     "sign": ("pipeline.near_duplicates:sign", 1),
     "candidates": ("pipeline.near_duplicates:candidates", 1),
     "fetch": ("pipeline.near_duplicates:fetch", 1),
@@ -259,6 +261,12 @@ def spec_of(spec: StageSpec, identity: dict[str, Any]) -> dict[str, Any]:
 def state_of(receipt: Receipt) -> dict[str, Any]:
     assert receipt.state is not None, f"{receipt.step} has no documents"
     return receipt.state.model_dump(mode="json")
+
+
+def text_bytes_of(receipt: Receipt) -> int:
+    """UTF-8 bytes of the documents of a part, after its step."""
+    size: int = receipt.values["text_bytes"] if "text_bytes" in receipt.values else receipt.counts[-1].bytes_kept
+    return size
 
 
 def path_of(receipt: Receipt, role: str) -> str | None:

@@ -315,7 +315,10 @@ def repeated_grams(  # type: ignore[no-untyped-def]
         ascii_only = starts[row + 1] - starts[row] == offsets[row + 1] - offsets[row]
         if ascii_only:
             _fold_ascii(data[offsets[row] : offsets[row + 1]], folded)
-        units = word_starts[row + 1] - word_starts[row] if spaced[row] else _units(kinds, starts[row], starts[row + 1], own_units)
+        if spaced[row]:
+            units = word_starts[row + 1] - word_starts[row]
+        else:
+            units = units_of(kinds, starts[row], starts[row + 1], own_units)
         mask = _clear(numbers, units)
         known = 0
         folded_size = 0
@@ -776,7 +779,7 @@ def _count_characters(kinds, own, counts):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _units(kinds, start, stop, units):  # type: ignore[no-untyped-def]
+def units_of(kinds, start, stop, units):  # type: ignore[no-untyped-def]
     """Where each unit of an unspaced text begins and ends; how many there are."""
     count = 0
     index = start

@@ -17,7 +17,7 @@ import xxhash
 from pydantic import Field
 
 from stages.exact_dedup import normalised
-from stages.stage import Options, Stage, Verdict
+from stages.stage import PLACE, Options, Stage, Verdict
 
 VERSION = 1
 Unit = Literal["line", "paragraph"]
@@ -25,8 +25,6 @@ UNITS: dict[str, Unit] = {"line_dedup": "line", "paragraph_dedup": "paragraph"}
 """Stage → what it compares."""
 NOWHERE = -1
 """In place of a document's number: the unit stays in no document of this part."""
-PLACE = "place"
-"""The column that numbers the documents of a part for `LineDedup`."""
 
 
 class LineDedupOptions(Options):

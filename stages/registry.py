@@ -27,6 +27,7 @@ CORPUS_WIDE = {
     "exact_dedup": "stages.exact_dedup:ExactDedupOptions",
     "line_dedup": "stages.line_dedup:LineDedupOptions",
     "paragraph_dedup": "stages.line_dedup:LineDedupOptions",
+    "substring_dedup": "stages.substring_dedup:SubstringDedupOptions",
     "minhash": "stages.minhash:MinHashOptions",
     "split": "stages.split:SplitOptions",
     "tokenizer": "stages.tokenizer:TokenizerOptions",

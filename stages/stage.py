@@ -39,19 +39,26 @@ EXAMPLE = pa.record_batch({"text": pa.array(["One sentence."], pa.large_string()
 """A batch as documents have it, as far as compiled code looks at it."""
 
 
+PLACE = "place"
+"""The column that numbers the documents of a part, for stages that carry out what was found over the whole corpus."""
+
+
 @dataclass
 class Edits:
-    """Changes a stage made: for `rows[i]` (int), `counts[i]` edits under the name `rules[i]`."""
+    """Changes a stage made: for `rows[i]` (int), `counts[i]` edits under the name `rules[i]`; `details[i]` says what a reader
+    needs to know beside, or nothing."""
 
     rows: list[int] = field(default_factory=list)
     rules: list[str] = field(default_factory=list)
     counts: list[int] = field(default_factory=list)
+    details: list[str | None] = field(default_factory=list)
 
-    def add(self, row: int, rule: str, count: int) -> None:
+    def add(self, row: int, rule: str, count: int, detail: str | None = None) -> None:
         if count:
             self.rows.append(row)
             self.rules.append(rule)
             self.counts.append(count)
+            self.details.append(detail)
 
 
 @dataclass
