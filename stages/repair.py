@@ -23,7 +23,6 @@ from typing import ClassVar, Literal
 import ftfy
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field
 
 from stages import text_buffers
@@ -92,7 +91,7 @@ class Repair(Stage[RepairOptions]):
         if self.options.normalization is not None:
             self._normalize(self.options.normalization, data, offsets, changed, verdict)
         if changed:
-            verdict.columns["text"] = _with_rows(batch["text"], changed)
+            verdict.columns["text"] = text_buffers.with_rows(batch["text"], changed)
         return verdict
 
     def _normalize(
@@ -112,13 +111,6 @@ def _rows(spans: Spans) -> Iterator[tuple[int, int, int]]:
     starts = np.flatnonzero(np.diff(spans[:, 0], prepend=-1)).tolist()
     for first, last in zip(starts, [*starts[1:], len(spans)], strict=False):
         yield int(spans[first, 0]), first, last
-
-
-def _with_rows(texts: pa.Array, changed: dict[int, bytes]) -> pa.Array:
-    mask = np.zeros(len(texts), bool)
-    mask[list(changed)] = True
-    new = pa.array([changed[row] for row in sorted(changed)], pa.large_binary()).view(pa.large_string())
-    return pc.replace_with_mask(texts.cast(pa.large_string()), pa.array(mask), new)
 
 
 def _repaired(data: np.ndarray, begin: int, end: int, spans: Spans, config: ftfy.TextFixerConfig) -> tuple[list[bytes], int, int]:

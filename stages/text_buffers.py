@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def of(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -24,3 +25,11 @@ def of(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 def column(data: np.ndarray, offsets: np.ndarray) -> pa.Array:
     """The large_string column of such buffers."""
     return pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
+
+
+def with_rows(texts: pa.Array, changed: dict[int, bytes]) -> pa.Array:
+    """`texts` with the UTF-8 of some rows replaced; large_string."""
+    mask = np.zeros(len(texts), bool)
+    mask[list(changed)] = True
+    new = pa.array([changed[row] for row in sorted(changed)], pa.large_binary()).view(pa.large_string())
+    return pc.replace_with_mask(texts.cast(pa.large_string()), pa.array(mask), new)
