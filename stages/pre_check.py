@@ -80,20 +80,26 @@ class PreCheck(Stage[PreCheckOptions]):
         self._stayed: list[tuple[int, str]] = []
 
     def identity(self) -> dict[str, str]:
-        return {**self.extraction.identity(), **(self.language.identity() if self.language else {})}
+        """Those of the stages that it asks, and their versions."""
+        asked: list[Stage[Any]] = [self.urls, self.extraction, *([self.language] if self.language else [])]
+        found = {one.name: f"version {one.version}" for one in asked}
+        for one in asked:
+            found.update(one.identity())
+        return found
 
     def decide(self, batch: pa.RecordBatch) -> Verdict:
         rows = batch.num_rows
         verdict = Verdict.keep_all(rows)
         verdict.value, verdict.threshold = np.full(rows, np.nan), np.full(rows, np.nan)
         verdict.detail = [None] * rows
-        urls, payloads, types, charsets, texts = (batch[name] for name in ("url", "payload", "media_type", "charset", "text"))
+        payloads, types, charsets, texts = (batch[name] for name in ("payload", "media_type", "charset", "text"))
+        listed = self.urls.decide(batch)
+        assert listed.detail is not None
         for row in range(rows):
             if texts[row].is_valid or not payloads[row].is_valid:
                 continue
-            listed = self.urls.match(urls[row].as_py())
-            if listed is not None:
-                verdict.rule[row], verdict.detail[row] = listed
+            if listed.rule[row] >= 0:
+                verdict.rule[row], verdict.detail[row] = listed.rule[row], listed.detail[row]
             elif len(payloads[row].as_buffer()) <= self.options.extraction.max_bytes:
                 found = self.look(payloads[row].as_py(), types[row].as_py(), charsets[row].as_py())
                 if found is not None:

@@ -130,11 +130,17 @@ def test_text_that_only_search_engines_are_given_is_not_called_short() -> None:
 
 def test_urls_are_judged_by_the_lists_of_url_filter(tmp_path: Path) -> None:
     (tmp_path / "domains.txt").write_text("bad.example\n")
-    options = PreCheckOptions(domain_list=str(tmp_path / "domains.txt"), words=("casino",), sample=1)
-    urls: list[str | None] = ["http://www.bad.example/x", "http://ok.example/casino/", "http://ok.example/", None]
-    verdict = decided(options, records([page(ENGLISH)] * 4, urls=urls))
-    assert rules(verdict) == ["pre_check.domain", "pre_check.word", None, None]
-    assert verdict.detail == ["bad.example", "casino", None, None]
+    options = PreCheckOptions(domain_list=str(tmp_path / "domains.txt"), words=("casino",), subwords=("jackpot",), sample=1)
+    urls: list[str | None] = [
+        "http://www.bad.example/x",
+        "http://ok.example/casino/",
+        "http://ok.example/bigjackpots",
+        "http://ok.example/",
+        None,
+    ]
+    verdict = decided(options, records([page(ENGLISH)] * 5, urls=urls))
+    assert rules(verdict) == ["pre_check.domain", "pre_check.word", "pre_check.subword", None, None]
+    assert verdict.detail == ["bad.example", "casino", "jackpot", None, None]
 
 
 def test_rows_with_a_text_and_pages_that_extraction_removes_by_name_pass() -> None:
@@ -238,8 +244,9 @@ def test_the_bound_on_wrong_removals_is_wilsons(hits: int, trials: int, bound: f
 
 
 def test_what_decides_is_part_of_the_identity() -> None:
-    assert PreCheck(PreCheckOptions()).identity() == {}
-    assert PreCheck(PreCheckOptions(keep=("en",))).identity() == Language(LanguageOptions()).identity() != {}
+    plain, with_language = PreCheck(PreCheckOptions()).identity(), PreCheck(PreCheckOptions(keep=("en",))).identity()
+    assert set(plain) == {"url_filter", "extraction"}
+    assert with_language == {**plain, "language": f"version {Language.version}", **Language(LanguageOptions()).identity()}
     if importlib.util.find_spec("resiliparse") is not None:
         assert "resiliparse" in PreCheck(PreCheckOptions(extraction=ExtractionOptions(engine="resiliparse"))).identity()
 
