@@ -11,7 +11,7 @@ from __future__ import annotations
 import pkgutil
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -73,18 +73,24 @@ def fineweb(batch: pa.RecordBatch, ours: Measurement, spaced: np.ndarray, short_
 
 def words(text: str, language: str | None = "en") -> list[str]:
     """The tokens of spaCy's blank tokenizer that hold more than whitespace. Without a language English's; the
-    multi-language one where spaCy has none for it, or has one that needs another library."""
+    multi-language one where spaCy has none for it, or has one that needs another library. Long runs of marks are cut: see
+    `LONGEST_RUN`."""
     code = _spacy_code(language)
     pipeline = _pipeline(code)
     if len(pipeline.vocab) > MOST_WORD_FORMS:
         # Its memory zones would forget words too, but after one of them it fails on texts that say `IS_ALPHA`.
         del _pipelines[code]
         pipeline = _pipeline(code)
-    return [word for token in pipeline.tokenizer(text) if (word := token.text.strip())]
+    return [word for piece in _tractable(text) for token in pipeline.tokenizer(piece) if (word := token.text.strip())]
 
 
 MOST_WORD_FORMS = 200_000
 """A tokenizer remembers every word form it saw; beyond this many (about 100 MB) a new one is made."""
+
+LONGEST_RUN, MARKS, CUT = 2000, 0.1, 200
+"""spaCy takes marks off the ends of a run without whitespace one by one, which takes the square of their number: 68 s for 30,000
+brackets. A run of more than LONGEST_RUN characters with more than this share of MARKS, neither letters nor digits, is cut
+into pieces of CUT characters; the documents of the test data have none."""
 
 NEED_OTHER_LIBRARIES = frozenset({"ja", "ko", "th", "vi", "zh"})
 
@@ -191,6 +197,21 @@ def _lines_of(text: str, language: str | None, short_line_characters: int) -> di
         "duplicate_line_characters": _ratio(sum(map(len, _repeats(lines))), len(text) - newlines),
         "newlines_per_word": _ratio(newlines, len(words(text, language))),
     }
+
+
+def _tractable(text: str) -> Iterator[str]:
+    start = 0
+    for run in _LONG_RUN.finditer(text):
+        marks = sum(not character.isalnum() for character in run[0])
+        if marks > MARKS * len(run[0]):
+            yield text[start : run.start()]
+            for at in range(0, len(run[0]), CUT):
+                yield run[0][at : at + CUT]
+            start = run.end()
+    yield text[start:]
+
+
+_LONG_RUN = re.compile(rf"\S{{{LONGEST_RUN + 1},}}")
 
 
 def _spacy_code(language: str | None) -> str:

@@ -208,6 +208,18 @@ def test_a_tokenizer_that_has_seen_many_words_is_replaced_and_finds_the_same(mon
 
 
 @needs_spacy
+@pytest.mark.parametrize("mark", ["(", "!", ")", "'s"])
+def test_a_long_run_of_marks_takes_linear_time_and_has_the_words_of_a_short_one(mark: str) -> None:
+    assert datatrove_definitions.words(mark * 600) == [mark] * 600
+    assert datatrove_definitions.words(f"before {mark * 60_000} after") == ["before", *[mark] * 60_000, "after"]
+
+
+@needs_spacy
+def test_long_runs_of_letters_are_one_word() -> None:
+    assert datatrove_definitions.words("a" * 5000) == ["a" * 5000]
+
+
+@needs_spacy
 def test_spacys_version_is_in_the_identity_in_this_mode_alone() -> None:
     for name in ("gopher_repetition", "fineweb"):
         found = registry.find(name)
