@@ -209,6 +209,9 @@ class Applied:
             "detail": pa.array(details, pa.string()),
             **evidence,
         }
+        if "evidence" in evidence:
+            said = evidence["evidence"].to_pylist()
+            columns["evidence"] = pa.array([None if text is None else scrub(text) for text in said], pa.string())
         for name, numbers in (("value", value), ("threshold", threshold)):
             if numbers is not None:
                 columns[name] = pa.array(numbers, pa.float64(), mask=np.isnan(numbers))

@@ -24,7 +24,7 @@ def add_exact_dedup(layout: Layout, name: str, spec: StageSpec) -> None:
     keys, groups = f"{name}.keys", f"{name}.groups"
 
     def key_works(done: Done) -> list[Work]:
-        arguments = {"partitions": layout.partitions, "version": exact_dedup.VERSION, **UNICODE}
+        arguments = {"version": exact_dedup.VERSION, **UNICODE}
         return layout.over_parts(done, before, keys, "exact_keys", arguments)
 
     def group_works(done: Done) -> list[Work]:
@@ -78,7 +78,6 @@ def add_line_dedup(layout: Layout, name: str, spec: StageSpec) -> None:
     def key_works(done: Done) -> list[Work]:
         arguments = {
             **identity,
-            "partitions": layout.partitions,
             "min_characters": options.min_characters,
             "keep": options.keep,
         }
@@ -180,7 +179,6 @@ def verified_edges(layout: Layout, name: str, options: BandOptions, scope: str, 
     def sign_works(done: Done) -> list[Work]:
         arguments = {
             **signing,
-            "partitions": layout.partitions,
             "version": minhash.VERSION,
             "libraries": versions(("datasketch",)),
             **UNICODE,

@@ -35,9 +35,9 @@ IDENTIFYING = ["component", "file", "position", "url", "language"]
 
 
 def exact_keys(task: Task) -> None:
-    """Per part: 128-bit keys, shuffled by key. inputs: `state`; arguments: `partitions`."""
+    """Per part: 128-bit keys, shuffled by key. inputs: `state`, `partitions`."""
     state = State.model_validate(task.inputs["state"])
-    partitions = task.arguments["partitions"]
+    partitions = task.inputs["partitions"]
     with shuffle.writing(task.corpus, task.file("keys.shuffle"), KEYS, partitions) as writer:
         for rows, batch in documents.read_state(task.corpus, state, ["component", "file", "position", "text"]):
             keys = document_keys(batch["text"])
@@ -50,7 +50,8 @@ def exact_keys(task: Task) -> None:
 def exact_groups(task: Task) -> None:
     """Per partition of keys: who stays. inputs: `keys` (one file a part), `bases`, `components` (numbers), `parts`;
     arguments: `partition`, `scope`, `keep`, `priorities`."""
-    found = list(shuffle.gather(task.corpus, task.inputs["keys"], task.arguments["partition"]))
+    which = task.arguments["partition"], task.arguments["partitions"]
+    found = list(shuffle.gather_residue(task.corpus, task.inputs["keys"], "high", *which))
     decisions = DECISIONS.empty_table()
     targets = np.zeros(0, dtype=np.int64)
     if found:

@@ -59,12 +59,12 @@ GROUPED = pa.schema([pa.field("row", pa.int64(), nullable=False), pa.field("clus
 
 
 def sign(task: Task) -> None:
-    """inputs: `state`; arguments: `words`, `characters`, `hash`, `bands`, `rows`, `seed`, `partitions`."""
+    """inputs: `state`, `partitions`; arguments: `words`, `characters`, `hash`, `bands`, `rows`, `seed`."""
     state = State.model_validate(task.inputs["state"])
     arguments = task.arguments
     check_libraries(arguments["libraries"])
     options = ShingleOptions(words=arguments["words"], characters=arguments["characters"], hash=arguments["hash"])
-    bands, partitions, count = arguments["bands"], arguments["partitions"], 0
+    bands, partitions, count = arguments["bands"], task.inputs["partitions"], 0
     with (
         task.corpus.writer(task.file("sets.arrow")) as out,
         pa.ipc.new_file(out, SETS, options=shuffle.IPC) as sink,
@@ -90,7 +90,8 @@ def candidates(task: Task) -> None:
     """inputs: `bands` (one file a part), `bases`, `components`; arguments: `partition`, `scope`, `priorities`, `keep`,
     `max_bucket`, `bucket_sample`, `pair_partitions`."""
     pairs, skipped = np.zeros((0, 2), dtype=np.int64), 0
-    found = list(shuffle.gather(task.corpus, task.inputs["bands"], task.arguments["partition"]))
+    which = task.arguments["partition"], task.arguments["partitions"]
+    found = list(shuffle.gather_residue(task.corpus, task.inputs["bands"], "key", *which))
     if found:
         part = np.concatenate([np.full(rows.num_rows, index) for index, rows in found])
         table = pa.concat_tables([rows for _, rows in found])

@@ -6,6 +6,7 @@ overwritten by the next attempt. Receipts are the only source of counts.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -49,6 +50,13 @@ class State(BaseModel):
     rows: int
     """Rows of the documents file, kept or not: row numbers are below it."""
     documents_kept: int
+    digest: str
+    """Of the documents and of which of them are kept: equal digests, equal documents, whatever steps led to them."""
+
+    def narrowed(self, kept: Written, documents_kept: int) -> State:
+        """The state of which only the rows listed in the file `kept` are left."""
+        digest = hashlib.sha256(f"{self.digest} {kept.sha256}".encode()).hexdigest()
+        return State(documents=self.documents, kept=kept.path, rows=self.rows, documents_kept=documents_kept, digest=digest)
 
 
 class Receipt(BaseModel):

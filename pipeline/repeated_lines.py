@@ -28,10 +28,10 @@ HELD_KEYS = 1 << 20
 
 
 def line_keys(task: Task) -> None:
-    """Per part. inputs: `state`; arguments: `stage`, `partitions`, `min_characters`, `keep`."""
+    """Per part. inputs: `state`, `partitions`; arguments: `stage`, `min_characters`, `keep`."""
     state = State.model_validate(task.inputs["state"])
     unit, least, keep = UNITS[task.arguments["stage"]], task.arguments["min_characters"], task.arguments["keep"]
-    partitions = task.arguments["partitions"]
+    partitions = task.inputs["partitions"]
     with shuffle.writing(task.corpus, task.file("keys.shuffle"), COUNTED, partitions) as writer:
         held: list[np.ndarray] = []
 
@@ -54,7 +54,8 @@ def line_keys(task: Task) -> None:
 def line_groups(task: Task) -> None:
     """Per partition of keys: what is boilerplate, and where it stays. inputs: `keys` (one file a part), `bases`, `components`
     (numbers); arguments: `partition`, `scope`, `keep`, `max_documents`, `priorities`."""
-    found = list(shuffle.gather(task.corpus, task.inputs["keys"], task.arguments["partition"]))
+    which = task.arguments["partition"], task.arguments["partitions"]
+    found = list(shuffle.gather_residue(task.corpus, task.inputs["keys"], "high", *which))
     part = np.concatenate([np.zeros(0, np.int64), *(np.full(rows.num_rows, index) for index, rows in found)])
     table = pa.concat_tables([COUNTED.empty_table(), *(rows for _, rows in found)])
     high, low, number, row, length = (table[name].to_numpy() for name in COUNTED.names)

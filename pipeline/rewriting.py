@@ -10,7 +10,7 @@ from pipeline import documents
 from pipeline.decisions import Applied
 from pipeline.documents import STORED
 from pipeline.receipts import State
-from pipeline.row_local import Stream, write_logs
+from pipeline.row_local import Stream, write_logs, written_state
 from pipeline.work import Task
 from stages.stage import PLACE, Stage
 
@@ -26,5 +26,4 @@ def rewrite(task: Task, state: State, stage: Stage[Any]) -> None:
             if left.num_rows:
                 kept.write(left.drop_columns([PLACE]))
     write_logs(task, applied)
-    count = task.receipt.files["documents"].rows
-    task.receipt.state = State(documents=task.file("documents.arrow"), rows=count, documents_kept=count)
+    task.receipt.state = written_state(task)

@@ -86,8 +86,7 @@ def read_and_decide(task: Task) -> None:
     task.receipt.values["text_bytes"] = size
     task.receipt.values["reports"] = {name: report for name, report in reports.items() if report}
     write_logs(task, applied)
-    rows = task.receipt.files["documents"].rows
-    task.receipt.state = State(documents=task.file("documents.arrow"), rows=rows, documents_kept=rows)
+    task.receipt.state = written_state(task)
 
 
 def apply_rules(task: Task) -> None:
@@ -112,7 +111,13 @@ def narrow(task: Task, state: State, survivors: np.ndarray) -> None:
     """Commits that of `state` only the rows `survivors` (numbers within its documents file) are left."""
     written = documents.write_kept(task.corpus, task.file("kept.arrow"), survivors)
     task.receipt.add("kept", written, len(survivors))
-    task.receipt.state = State(documents=state.documents, kept=written.path, rows=state.rows, documents_kept=len(survivors))
+    task.receipt.state = state.narrowed(written, len(survivors))
+
+
+def written_state(task: Task) -> State:
+    """The state of a part whose documents this task has written, all of which are kept."""
+    written = task.receipt.files["documents"]
+    return State(documents=written.path, rows=written.rows, documents_kept=written.rows, digest=written.sha256)
 
 
 def write_logs(task: Task, applied: Applied) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -97,30 +97,64 @@ def write_partitions(corpus: Folder, name: str, table: pa.Table, partition: np.n
 
 def read_partition(corpus: Folder, name: str, partition: int) -> pa.Table | None:
     """The rows of one partition of one file, or None where it has none."""
+    size, runs, partitions = _shape(corpus, name)
+    if not 0 <= partition < partitions:
+        raise ShuffleError(f"{corpus.url}/{name} has {partitions} partitions, not {partition + 1}")
+    return _read(corpus, name, size, runs, partitions, [partition])
+
+
+def read_residue(corpus: Folder, name: str, column: str, partition: int, partitions: int) -> pa.Table | None:
+    """The rows of a file whose `column` (uint64) leaves `partition` when divided by `partitions`, or None where it has none.
+
+    The file's own partitions are the remainders of that column. Both numbers are powers of two and need not be the same: a corpus
+    that has grown is cut finer than its older parts were.
+    """
+    size, runs, own = _shape(corpus, name)
+    rows = _read(corpus, name, size, runs, own, list(range(partition % own, own, min(own, partitions))))
+    if rows is None or own >= partitions:
+        return rows
+    mine = rows[column].to_numpy() % np.uint64(partitions) == partition
+    return rows.filter(pa.array(mine)) if mine.any() else None
+
+
+def _shape(corpus: Folder, name: str) -> tuple[int, int, int]:
+    """(bytes, runs, partitions) of a file."""
     size = corpus.size(name)
     tail = corpus.read_range(name, max(0, size - TAIL), TAIL)
     if len(tail) != TAIL or tail[16:] != MAGIC:
         raise ShuffleError(f"{corpus.url}/{name} is not a shuffle file")
     runs, partitions = (int(number) for number in np.frombuffer(tail[:16], "<i8"))
+    if partitions < 1 or not 0 <= runs * 8 * (partitions + 1) <= size - TAIL:
+        raise ShuffleError(f"{corpus.url}/{name} cannot have {runs} runs of {partitions} partitions")
+    return size, runs, partitions
+
+
+def _read(corpus: Folder, name: str, size: int, runs: int, partitions: int, wanted: list[int]) -> pa.Table | None:
     width = 8 * (partitions + 1)
-    if not 0 <= partition < partitions or not 0 <= runs * width <= size - TAIL:
-        raise ShuffleError(f"{corpus.url}/{name} has {partitions} partitions, not {partition + 1}")
     tables = []
     for run in range(runs):
-        at = size - TAIL - (runs - run) * width + 8 * partition
-        start, end = np.frombuffer(corpus.read_range(name, at, 16), "<i8")
-        if start < end:
-            with pa.ipc.open_stream(corpus.read_range(name, int(start), int(end - start))) as stream:
-                tables.append(stream.read_all())
+        for partition in wanted:
+            at = size - TAIL - (runs - run) * width + 8 * partition
+            start, end = np.frombuffer(corpus.read_range(name, at, 16), "<i8")
+            if start < end:
+                with pa.ipc.open_stream(corpus.read_range(name, int(start), int(end - start))) as stream:
+                    tables.append(stream.read_all())
     return pa.concat_tables(tables) if tables else None
 
 
 def gather(corpus: Folder, names: list[str], partition: int) -> Iterator[tuple[int, pa.Table]]:
     """(index of the file, its rows) for every file that has rows in this partition, in the order of `names`."""
+    return _each(corpus, names, lambda name: read_partition(corpus, name, partition))
 
-    def read(name: str) -> pa.Table | None:
-        return read_partition(corpus, name, partition)
 
+def gather_residue(
+    corpus: Folder, names: list[str], column: str, partition: int, partitions: int
+) -> Iterator[tuple[int, pa.Table]]:
+    """The same for files that are partitioned by the remainder of `column`, in whatever numbers (see `read_residue`)."""
+    return _each(corpus, names, lambda name: read_residue(corpus, name, column, partition, partitions))
+
+
+def _each(corpus: Folder, names: list[str], read: Callable[[str], pa.Table | None]) -> Iterator[tuple[int, pa.Table]]:
     with ThreadPoolExecutor(1 if corpus.local else READERS) as pool:
         for index, rows in enumerate(pool.map(read, names)):
             if rows is not None:

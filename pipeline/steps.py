@@ -25,22 +25,22 @@ MOST_PARTITIONS = 512
 
 FUNCTIONS: dict[str, tuple[str, int]] = {
     "read": ("pipeline.row_local:read_and_decide", 2),
-    "rules": ("pipeline.row_local:apply_rules", 1),
-    "exact_keys": ("pipeline.duplicates:exact_keys", 1),
+    "rules": ("pipeline.row_local:apply_rules", 2),
+    "exact_keys": ("pipeline.duplicates:exact_keys", 2),
     "exact_groups": ("pipeline.duplicates:exact_groups", 1),
-    "remove": ("pipeline.duplicates:remove", 1),
+    "remove": ("pipeline.duplicates:remove", 2),
     "line_keys": ("pipeline.repeated_lines:line_keys", 1),
     "line_groups": ("pipeline.repeated_lines:line_groups", 1),
     "line_remove": ("pipeline.repeated_lines:line_remove", 1),
     "find_substrings": ("pipeline.repeated_substrings:find_substrings", 1),
     "cut_substrings": ("pipeline.repeated_substrings:cut_substrings", 1),
-    "sign": ("pipeline.near_duplicates:sign", 1),
+    "sign": ("pipeline.near_duplicates:sign", 2),
     "candidates": ("pipeline.near_duplicates:candidates", 1),
     "fetch": ("pipeline.near_duplicates:fetch", 1),
     "verify": ("pipeline.near_duplicates:verify", 1),
     "cluster": ("pipeline.near_duplicates:cluster", 1),
     "group": ("pipeline.near_duplicates:group", 1),
-    "assign": ("pipeline.splitting:assign_splits", 1),
+    "assign": ("pipeline.splitting:assign_splits", 2),
     "sample": ("pipeline.tokens:sample", 1),
     "make_tokenizer": ("pipeline.tokens:make_tokenizer", 1),
     "encode": ("pipeline.tokens:encode", 1),
@@ -211,11 +211,17 @@ class Layout:
         return max(1, -(-records // self.log_rows))
 
     def over_parts(self, done: Done, before: dict[str, str], step: str, function: str, arguments: dict[str, Any]) -> list[Work]:
-        """One work for every part of the corpus, which reads the part's state."""
-        return [
-            work(step, f"{index:05d}", function, arguments, (receipt.fingerprint,), {"state": state_of(receipt)})
-            for index, receipt in enumerate(self.plan.everywhere(done, before))
-        ]
+        """One work for every part of the corpus, which reads the part's documents and nothing else.
+
+        It is known by them and not by the steps that led to them, and how finely its shuffle files are cut is no part of what it
+        is: so a corpus can grow without touching what its older parts wrote.
+        """
+        works = []
+        for index, receipt in enumerate(self.plan.everywhere(done, before)):
+            state = state_of(receipt)
+            given = {"state": state, "partitions": self.partitions}
+            works.append(work(step, f"{index:05d}", function, arguments, (state["digest"],), given))
+        return works
 
     def over_partitions(
         self, step: str, function: str, arguments: dict[str, Any], upstream: tuple[str, ...], shared: dict[str, Any]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Annotated, Literal
 
 import numpy as np
@@ -158,6 +159,13 @@ class Encoder:
         if numbers and not 0 <= min(numbers) <= max(numbers) < self.vocabulary:
             raise ValueError(f"token id {max(numbers)} is not in a vocabulary of {self.vocabulary}")
         return b"".join(self._bytes_of[number] for number in numbers)
+
+    @cached_property
+    def pieces(self) -> tuple[np.ndarray, np.ndarray]:
+        """(uint8, int64 (vocabulary + 1,)): the bytes of all tokens one after another, and where each token's start; special ones
+        have none."""
+        edges = np.concatenate([[0], np.cumsum([len(piece) for piece in self._bytes_of])]).astype(np.int64)
+        return np.frombuffer(b"".join(self._bytes_of), np.uint8), edges
 
     def _find_bos(self, wanted: str | None) -> int:
         names = BOS_NAMES if wanted is None else (wanted,)

@@ -66,6 +66,26 @@ def test_one_added_file_is_one_new_reading_part(small: Recipe, tmp_path: Path) -
     assert result.manifest.content.components["docs"].documents_in == 10
 
 
+def test_a_corpus_that_grows_keys_and_signs_its_new_parts_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it is cut into more partitions than before."""
+    monkeypatch.setattr("pipeline.steps.PARTITION_BYTES", 3000)
+    files = {f"{name}.jsonl": [{"text": article(f"{name} {i}")} for i in range(3)] for name in "abc"}
+    recipe = small_recipe(STAGES, ["exact_dedup", "line_dedup", {"minhash": {"bands": 20, "rows": 4}}])
+    small = write_small(tmp_path, files, recipe)
+    first = build(small, tmp_path / "corpus", part_bytes=1000)
+    more = {f"b{name}.jsonl": [{"text": article(f"{name} {i}")} for i in range(3)] for name in "defghi"}
+    more["bz.jsonl"] = files["a.jsonl"][:2]
+    grown = write_small(tmp_path, more, recipe)
+    result = build(grown, tmp_path / "corpus", part_bytes=1000)
+    assert result.ran["corpus.1.exact_dedup.groups"] > first.ran["corpus.1.exact_dedup.groups"]
+    assert result.ran["corpus.1.exact_dedup.keys"] == len(more)
+    assert result.ran["corpus.2.line_dedup.keys"] == len(more)
+    assert result.ran["corpus.3.minhash.sign"] == len(more)
+    fresh = build(grown, tmp_path / "fresh")
+    assert fresh.manifest.digest == result.manifest.digest
+    assert sum(one.removed.get("exact_dedup.duplicate", 0) for one in fresh.manifest.content.counts) == 2
+
+
 def test_a_finished_corpus_gives_nothing_to_do_and_ray_is_not_started(small: Recipe, tmp_path: Path) -> None:
     first = build(small, tmp_path / "corpus")
     stamp = (tmp_path / "corpus" / "manifest.json").stat()

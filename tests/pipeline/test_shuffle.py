@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manifests.storage import Folder
-from pipeline.shuffle import ShuffleError, gather, read_partition, write_partitions
+from pipeline.shuffle import ShuffleError, gather, gather_residue, read_partition, write_partitions
 
 SCHEMA = pa.schema([pa.field("row", pa.int64()), pa.field("text", pa.large_string()), pa.field("list", pa.large_list(pa.uint64()))])
 files = st.lists(st.lists(st.tuples(st.integers(0, 4), st.none() | st.text(max_size=6), st.lists(st.integers(0, 2**64 - 1), max_size=3)), max_size=12), max_size=4)
@@ -39,6 +39,19 @@ def test_every_row_of_every_file_arrives_in_its_partition_once_and_in_order(cont
                     continue
                 assert arrived[number].schema.equals(SCHEMA)
                 assert [tuple(row.values()) for row in arrived[number].to_pylist()] == mine
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=20), st.sampled_from([1, 2, 8]), st.sampled_from([1, 2, 4, 16]))
+@settings(max_examples=50, deadline=None)
+def test_a_file_is_read_in_finer_and_coarser_partitions_than_it_has(keys: list[int], written: int, wanted: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        corpus = Folder(name)
+        table = pa.table({"key": pa.array(keys, pa.uint64())})
+        where = np.array([key % written for key in keys], dtype=np.int64)
+        path = write_partitions(corpus, "keys.shuffle", table, where, written).path
+        for partition in range(wanted):
+            rows = [row for _, rows in gather_residue(corpus, [path], "key", partition, wanted) for row in rows["key"].to_pylist()]
+            assert sorted(rows) == sorted(key for key in keys if key % wanted == partition)
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
