@@ -127,6 +127,14 @@ class SplitRecord(Part):
     options: dict[str, Any] = Field(default_factory=dict)
 
 
+class ReferenceRecord(Part):
+    """A finished corpus whose documents won over those of this one: its content's digest, and how many documents it had."""
+
+    corpus: str
+    digest: str
+    documents: int
+
+
 class Content(Part):
     name: str
     recipe_sha256: str
@@ -136,6 +144,7 @@ class Content(Part):
     counts: list[StageCount]
     tokenizer: TokenizerRecord | None = None
     split: SplitRecord | None = None
+    references: dict[str, ReferenceRecord] = Field(default_factory=dict)
     decontamination: list[dict[str, Any]] = Field(default_factory=list)
     summaries: list[dict[str, Any]] = Field(
         default_factory=list, description="of other stages that count more than their rows, such as pre_check"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, cast
 
@@ -21,19 +22,20 @@ def add_exact_dedup(layout: Layout, name: str, spec: StageSpec) -> None:
     options = cast(ExactDedupOptions, spec.options)
     layout.record(name, spec, exact_dedup.VERSION)
     before = dict(layout.latest)
+    references = layout.references if options.scope == "corpus" else []
     keys, groups = f"{name}.keys", f"{name}.groups"
 
     def key_works(done: Done) -> list[Work]:
         arguments = {"version": exact_dedup.VERSION, **UNICODE}
-        return layout.over_parts(done, before, keys, "exact_keys", arguments)
+        return layout.over_parts(done, before, keys, "exact_keys", arguments, references)
 
     def group_works(done: Done) -> list[Work]:
         receipts = done[keys]
-        shared = {**layout.numbering(done, before), "keys": [path_of(one, "keys") for one in receipts]}
-        arguments = {"scope": options.scope, "keep": options.keep, **layout.identity_of_parts()}
+        shared = {**layout.numbering(done, before, references), "keys": [path_of(one, "keys") for one in receipts]}
+        arguments = {"scope": options.scope, "keep": options.keep, **layout.identity_of_parts(references)}
         return layout.over_partitions(groups, "exact_groups", arguments, prints(receipts), shared)
 
-    layout.add(keys, "key of every text", list(before.values()), key_works)
+    layout.add(keys, "key of every text", [*before.values(), *references], key_works)
     layout.add(groups, "group equal keys, choose who stays", [keys], group_works)
     _remove(layout, name, "exact_dedup", exact_dedup.RULE, None, before, groups, None)
 
@@ -42,13 +44,14 @@ def add_minhash(layout: Layout, name: str, spec: StageSpec) -> None:
     options = cast(MinHashOptions, spec.options)
     layout.record(name, spec, minhash.VERSION)
     before = dict(layout.latest)
-    verified = verified_edges(layout, name, options, options.scope, options.keep, before)
+    references = layout.references if options.scope == "corpus" else []
+    verified = verified_edges(layout, name, options, options.scope, options.keep, before, references)
     cluster = f"{name}.cluster"
 
     def cluster_works(done: Done) -> list[Work]:
         receipts = done[verified]
         shared = {
-            **layout.numbering(done, before),
+            **layout.numbering(done, before, references),
             "edges": [path_of(one, "edges") for one in receipts],
             "nodes": [path_of(one, "nodes") for one in receipts],
         }
@@ -57,14 +60,14 @@ def add_minhash(layout: Layout, name: str, spec: StageSpec) -> None:
             "keep": options.keep,
             "pair_partitions": layout.partitions,
             "version": minhash.VERSION,
-            **layout.identity_of_parts(),
+            **layout.identity_of_parts(references),
         }
         return [work(cluster, "all", "cluster", arguments, prints(receipts), shared)]
 
     layout.add(cluster, "unite verified pairs, choose who stays", [verified], cluster_works)
     compared = None
     if options.chain == "closure":
-        compared = _compare(layout, f"{name}.chain", f"{name}.sign", cluster, before, 0.0, compare=True)
+        compared = _compare(layout, f"{name}.chain", f"{name}.sign", cluster, before, references, 0.0, compare=True)
     _remove(layout, name, "minhash", minhash.RULE, options.threshold, before, cluster, compared)
 
 
@@ -171,8 +174,16 @@ def _add_substring_steps(
     layout.decides(cut, component)
 
 
-def verified_edges(layout: Layout, name: str, options: BandOptions, scope: str, keep: str, before: dict[str, str]) -> str:
-    """Steps sign, candidates, fetch and verify; the name of the last."""
+def verified_edges(
+    layout: Layout,
+    name: str,
+    options: BandOptions,
+    scope: str,
+    keep: str,
+    before: dict[str, str],
+    references: Sequence[str] = (),
+) -> str:
+    """Steps sign, candidates, fetch and verify; the name of the last. Documents of `references` (steps) are compared too."""
     sign, candidates = f"{name}.sign", f"{name}.candidates"
     signing = {key: getattr(options, key) for key in ("words", "characters", "hash", "bands", "rows", "seed")}
 
@@ -183,11 +194,11 @@ def verified_edges(layout: Layout, name: str, options: BandOptions, scope: str, 
             "libraries": versions(("datasketch",)),
             **UNICODE,
         }
-        return layout.over_parts(done, before, sign, "sign", arguments)
+        return layout.over_parts(done, before, sign, "sign", arguments, references)
 
     def candidate_works(done: Done) -> list[Work]:
         receipts = done[sign]
-        shared = {**layout.numbering(done, before), "bands": [path_of(one, "bands") for one in receipts]}
+        shared = {**layout.numbering(done, before, references), "bands": [path_of(one, "bands") for one in receipts]}
         arguments = {
             "scope": scope,
             "keep": keep,
@@ -195,22 +206,31 @@ def verified_edges(layout: Layout, name: str, options: BandOptions, scope: str, 
             "bucket_sample": options.bucket_sample,
             "pair_partitions": layout.partitions,
             "version": minhash.VERSION,
-            **layout.identity_of_parts(),
+            **layout.identity_of_parts(references),
         }
         return layout.over_partitions(candidates, "candidates", arguments, prints(receipts), shared)
 
-    layout.add(sign, "shingle sets and signatures", list(before.values()), sign_works)
+    layout.add(sign, "shingle sets and signatures", [*before.values(), *references], sign_works)
     layout.add(candidates, "pairs that share a band", [sign], candidate_works)
-    return _compare(layout, name, sign, candidates, before, options.threshold, compare=False)
+    return _compare(layout, name, sign, candidates, before, references, options.threshold, compare=False)
 
 
-def _compare(layout: Layout, name: str, sign: str, asking: str, before: dict[str, str], threshold: float, compare: bool) -> str:
+def _compare(
+    layout: Layout,
+    name: str,
+    sign: str,
+    asking: str,
+    before: dict[str, str],
+    references: Sequence[str],
+    threshold: float,
+    compare: bool,
+) -> str:
     """Steps fetch and verify for the pairs that `asking` proposes; the name of the last."""
     fetch, verify = f"{name}.fetch", f"{name}.verify"
 
     def fetch_works(done: Done) -> list[Work]:
         asked = [path_of(one, "requests") for one in done[asking]]
-        bases = layout.numbering(done, before)["bases"]
+        bases = layout.numbering(done, before, references)["bases"]
         arguments = {"pair_partitions": layout.partitions}
         return [
             work(
@@ -226,7 +246,7 @@ def _compare(layout: Layout, name: str, sign: str, asking: str, before: dict[str
 
     def verify_works(done: Done) -> list[Work]:
         shared = {
-            **layout.numbering(done, before),
+            **layout.numbering(done, before, references),
             "pairs": [path_of(one, "pairs") for one in done[asking]],
             "sent": [path_of(one, "sent") for one in done[fetch]],
         }

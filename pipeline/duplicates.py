@@ -127,8 +127,11 @@ def decision_table(clusters: Clusters, ids: pa.Array, rows: np.ndarray) -> pa.Ta
 
 
 def send_back(task: Task, decisions: pa.Table, targets: np.ndarray) -> None:
-    """Writes decisions where each part finds its own: `targets` are the parts' numbers."""
+    """Writes decisions where each part finds its own: `targets` are the parts' numbers. Those on documents of a reference corpus,
+    which stays as it is, are left out."""
     parts = len(task.inputs["bases"])
+    own = targets < task.inputs["own"]
+    decisions, targets = decisions.filter(pa.array(own)), targets[own]
     written = shuffle.write_partitions(task.corpus, task.file("decisions.shuffle"), decisions, targets, parts)
     task.receipt.add("decisions", written, decisions.num_rows)
     task.receipt.values["removed"] = decisions.num_rows

@@ -18,6 +18,7 @@ from manifests.manifest import (
     LogFile,
     Manifest,
     ManifestError,
+    ReferenceRecord,
     Shard,
     SplitRecord,
     StageCount,
@@ -65,6 +66,10 @@ def finish(corpus: Folder, plan: Plan, done: Done, run: dict[str, Any]) -> Manif
         counts=_counts(plan, done),
         tokenizer=tokenizer,
         split=_split(plan, done),
+        references={
+            name: ReferenceRecord(corpus=plan.recipe.written_references[name], digest=one.digest, documents=one.documents)
+            for name, one in plan.references.items()
+        },
         decontamination=[one for one in summaries if one["stage"] == "decontamination"],
         summaries=[one for one in summaries if one["stage"] != "decontamination"],
         deduplication=_deduplication(plan, done),

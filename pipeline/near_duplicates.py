@@ -196,7 +196,7 @@ def cluster(task: Task) -> None:
     rank = keep_ranks(priority, lengths, number, task.arguments["keep"])
     clusters = resolve(pairs, edges["jaccard"].to_numpy(), rank, task.arguments["chain"])
     send_back(task, decision_table(clusters, ids, row), part[clusters.removed])
-    unknown = np.isnan(clusters.kept_jaccard)
+    unknown = np.isnan(clusters.kept_jaccard) & (part[clusters.removed] < task.inputs["own"])
     task.receipt.values["clusters"] = len(np.unique(clusters.cluster))
     request(task, np.column_stack([number[clusters.kept[unknown]], number[clusters.removed[unknown]]]))
 

@@ -15,6 +15,7 @@ from pipeline.duplicate_steps import add_exact_dedup, add_line_dedup, add_minhas
 from pipeline.inputs import PART_BYTES, Slice
 from pipeline.log_steps import add_logs
 from pipeline.recipe import Recipe, StageSpec
+from pipeline.reference_steps import add_references
 from pipeline.steps import Layout, Parts, Plan
 from pipeline.token_steps import add_shards, add_split, add_tokenizer
 
@@ -44,6 +45,7 @@ def make_plan(recipe: Recipe, part_bytes: int = PART_BYTES) -> Plan:
     layout = Layout(Plan(recipe, Parts(tuple(slices), tuple(owner), tuple(recipe.components), unread)))
     for index, component in enumerate(recipe.components.values()):
         add_component(layout, index, component)
+    add_references(layout)
     for number, spec in enumerate(recipe.stages, 1):
         CORPUS_WIDE.get(spec.name, add_row_local)(layout, f"corpus.{number}.{spec.name}", spec)
     add_logs(layout)

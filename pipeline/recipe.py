@@ -28,6 +28,8 @@ from stages.stage import DataFile, Filter, Options, Stage
 
 MOST_NODES = 100_000
 """Values in a recipe; aliases of aliases can stand for billions."""
+COMPARING = ("exact_dedup", "minhash")
+"""Stages that compare with reference corpora."""
 ONCE_IN_ORDER = ("split", "tokenizer", "shards")
 
 
@@ -80,6 +82,9 @@ class Recipe:
     max_errors: int
     components: dict[str, Component]
     stages: tuple[StageSpec, ...]
+    references: dict[str, str]
+    """Name → resolved path of a finished corpus whose documents win over those of this one."""
+    written_references: dict[str, str]
     digest: str
     text: bytes
 
@@ -110,6 +115,7 @@ class _WrittenRecipe(_Written):
     max_error_share: float = Field(0.01, ge=0, le=1, description="crashes, time-outs and exceptions per document of a stage")
     max_errors: int = Field(10, ge=0, description="a share above the limit fails the run only above this number")
     languages: str | None = Field(None, description="folder of language files, for every stage that has the option `languages`")
+    references: dict[str, str] = Field(default_factory=dict)
     components: dict[str, Any] = Field(min_length=1)
     stages: list[Any] = Field(default_factory=list)
 
@@ -145,6 +151,7 @@ class _Loader:
             components[str(name)] = self._component(str(name), value)
         stages = self._stages(written.stages, ("stages",), corpus_wide=True)
         self._check_order(stages)
+        references = {name: self._reference(name, path, stages) for name, path in written.references.items()}
         return Recipe(
             path=self.path,
             corpus=written.corpus,
@@ -153,6 +160,8 @@ class _Loader:
             max_errors=written.max_errors,
             components=dict(sorted(components.items())),
             stages=stages,
+            references=dict(sorted(references.items())),
+            written_references=written.references,
             digest=digest(raw),
             text=text,
         )
@@ -258,6 +267,14 @@ class _Loader:
             reader_options=written.reader,
             stages=stages,
         )
+
+    def _reference(self, name: str, path: str, stages: tuple[StageSpec, ...]) -> str:
+        at = ("references", name)
+        if not COMPONENT_NAME.fullmatch(name):
+            raise self.error(at, "a reference's name is lower-case letters, digits, '-' and '_', at most 64")
+        if not any(getattr(stage.options, "scope", None) == "corpus" and stage.name in COMPARING for stage in stages):
+            raise self.error(at, f"nothing compares with it: {' or '.join(COMPARING)} with `scope: corpus` would")
+        return self.resolve(path)
 
     def _check_chain(self, stages: tuple[StageSpec, ...], at: tuple[str | int, ...]) -> None:
         """Counts and signals of a component go by the names of its stages, so each stands once; one filter of a block edits."""

@@ -6,7 +6,7 @@ since some follow from their counts; each part is a `Work` (see pipeline.work), 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from pipeline.inputs import Slice
 from pipeline.provenance import data_digests, versions
 from pipeline.receipts import Receipt
 from pipeline.recipe import Recipe, StageSpec
+from pipeline.references import Reference
 from pipeline.work import Work
 from stages.stage import Filter, Stage
 
@@ -23,11 +24,15 @@ PARTITION_BYTES = 128 << 20
 """Input bytes for each partition of a shuffle."""
 MOST_PARTITIONS = 512
 
+REFERENCE_PRIORITY = 1 << 31
+"""Above that of any component: documents of a reference corpus win."""
+
 FUNCTIONS: dict[str, tuple[str, int]] = {
     "read": ("pipeline.row_local:read_and_decide", 2),
     "rules": ("pipeline.row_local:apply_rules", 2),
+    "read_reference": ("pipeline.references:read_reference", 1),
     "exact_keys": ("pipeline.duplicates:exact_keys", 2),
-    "exact_groups": ("pipeline.duplicates:exact_groups", 1),
+    "exact_groups": ("pipeline.duplicates:exact_groups", 2),
     "remove": ("pipeline.duplicates:remove", 2),
     "line_keys": ("pipeline.repeated_lines:line_keys", 1),
     "line_groups": ("pipeline.repeated_lines:line_groups", 1),
@@ -38,7 +43,7 @@ FUNCTIONS: dict[str, tuple[str, int]] = {
     "candidates": ("pipeline.near_duplicates:candidates", 1),
     "fetch": ("pipeline.near_duplicates:fetch", 1),
     "verify": ("pipeline.near_duplicates:verify", 1),
-    "cluster": ("pipeline.near_duplicates:cluster", 1),
+    "cluster": ("pipeline.near_duplicates:cluster", 2),
     "group": ("pipeline.near_duplicates:group", 1),
     "assign": ("pipeline.splitting:assign_splits", 2),
     "sample": ("pipeline.tokens:sample", 1),
@@ -96,6 +101,7 @@ class Plan:
     """What later steps ask for: split, tokenizer, pack, logs → step name."""
     specs: dict[str, StageSpec] = field(default_factory=dict)
     """Step and stage, joined by a space → how the recipe sets the row-local stage up."""
+    references: dict[str, Reference] = field(default_factory=dict)
     of_one_component: set[str] = field(default_factory=set)
     """Steps whose parts are those of one component, and not of the whole corpus."""
 
@@ -105,9 +111,11 @@ class Plan:
             return done[step]
         return done[step][self.parts.of(component)]
 
-    def everywhere(self, done: Done, steps: dict[str, str]) -> list[Receipt]:
-        """One receipt for every part of the corpus, from each component's own step."""
-        return [one for index, name in enumerate(self.parts.names) for one in self.receipts(done, steps[name], index)]
+    def everywhere(self, done: Done, steps: dict[str, str], references: Sequence[str] = ()) -> list[Receipt]:
+        """One receipt for every part of the corpus, from each component's own step; and behind them, those of the steps that read
+        reference corpora."""
+        own = [one for index, name in enumerate(self.parts.names) for one in self.receipts(done, steps[name], index)]
+        return [*own, *(one for step in references for one in done[step])]
 
 
 class Layout:
@@ -121,6 +129,8 @@ class Layout:
         total = sum(one.size for part in self.parts.slices for one in part)
         self.partitions = min(MOST_PARTITIONS, 1 << max(0, (total // PARTITION_BYTES)).bit_length())
         self.log_rows = LOG_ROWS
+        self.references: list[str] = []
+        """Steps that read reference corpora."""
         self.priorities = [component.priority for component in self.recipe.components.values()]
 
     def add(
@@ -181,18 +191,23 @@ class Layout:
             described["options"] = {key: value for key, value in described["options"].items() if key not in thresholds}
         return described
 
-    def identity_of_parts(self) -> dict[str, Any]:
+    def identity_of_parts(self, references: Sequence[str] = ()) -> dict[str, Any]:
         """What decides among documents of several components, beside the parts themselves."""
-        return {"priorities": self.priorities, "components": list(self.parts.names)}
+        priorities = [*self.priorities, *(REFERENCE_PRIORITY for _ in references)]
+        return {"priorities": priorities, "components": [*self.parts.names, *references]}
 
-    def numbering(self, done: Done, before: dict[str, str]) -> dict[str, Any]:
-        """Numbers of documents over the corpus: where each part starts, and whose it is."""
+    def numbering(self, done: Done, before: dict[str, str], references: Sequence[str] = ()) -> dict[str, Any]:
+        """Numbers of documents over the corpus, and of those of references behind them: where each part starts, whose it is, and
+        how many parts are the corpus's own."""
         bases, total = [], 0
-        for receipt in self.plan.everywhere(done, before):
+        for receipt in self.plan.everywhere(done, before, references):
             assert receipt.state is not None
             bases.append(total)
             total += receipt.state.rows
-        return {"bases": bases, "components": list(self.parts.component)}
+        components = list(self.parts.component)
+        for number, step in enumerate(references, len(self.parts.names)):
+            components += [number] * len(done[step])
+        return {"bases": bases, "components": components, "own": len(self.parts)}
 
     def record_bases(self, done: Done) -> list[int]:
         """For every part, the number of its first record within its component."""
@@ -210,14 +225,22 @@ class Layout:
         records = sum(receipt.files["catalogue"].rows for receipt in self.plan.receipts(done, first, index))
         return max(1, -(-records // self.log_rows))
 
-    def over_parts(self, done: Done, before: dict[str, str], step: str, function: str, arguments: dict[str, Any]) -> list[Work]:
+    def over_parts(
+        self,
+        done: Done,
+        before: dict[str, str],
+        step: str,
+        function: str,
+        arguments: dict[str, Any],
+        references: Sequence[str] = (),
+    ) -> list[Work]:
         """One work for every part of the corpus, which reads the part's documents and nothing else.
 
         It is known by them and not by the steps that led to them, and how finely its shuffle files are cut is no part of what it
         is: so a corpus can grow without touching what its older parts wrote.
         """
         works = []
-        for index, receipt in enumerate(self.plan.everywhere(done, before)):
+        for index, receipt in enumerate(self.plan.everywhere(done, before, references)):
             state = state_of(receipt)
             given = {"state": state, "partitions": self.partitions}
             works.append(work(step, f"{index:05d}", function, arguments, (state["digest"],), given))
