@@ -8,7 +8,6 @@ different texts share a key is below 10^20 / 2^129 = 2e-19. Which one stays is d
 
 from __future__ import annotations
 
-import unicodedata
 from typing import Literal
 
 import numpy as np
@@ -16,6 +15,7 @@ import pyarrow as pa
 import xxhash
 from pydantic import Field
 
+from stages.normal_form import normal_forms
 from stages.stage import Options
 
 VERSION = 1
@@ -32,16 +32,11 @@ class ExactDedupOptions(Options):
 
 
 def document_keys(texts: pa.Array) -> np.ndarray:
-    """uint64 (n, 2): high and low half of xxh3_128 of the UTF-8 of each text's `normalised` form.
+    """uint64 (n, 2): high and low half of xxh3_128 of the UTF-8 of each text's form (`stages.normal_form`).
 
     Equal rows are duplicates. A null counts as the empty text.
     """
-    digests = b"".join(xxhash.xxh3_128_digest(normalised(text or "").encode()) for text in texts.to_pylist())
+    forms = normal_forms(texts)
+    data = forms.data.data
+    digests = b"".join(xxhash.xxh3_128_digest(data[start:end]) for start, end in forms.bounds.tolist())
     return np.frombuffer(digests, dtype=">u8").astype(np.uint64).reshape(-1, 2)
-
-
-def normalised(text: str) -> str:
-    """`text` in NFC, lower-cased (str.lower), each run of Unicode white space one space, none at the ends."""
-    if not text.isascii():  # ASCII is in NFC already
-        text = unicodedata.normalize("NFC", text)
-    return " ".join(text.lower().split())

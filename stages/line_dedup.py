@@ -1,6 +1,6 @@
 """Lines and paragraphs that stand in many documents: navigation, notices, licences. They are cut out of all but one.
 
-A unit is compared as whole documents are (`stages.exact_dedup.normalised`): NFC, lower-cased, white space collapsed; equal
+A unit is compared as whole documents are (`stages.normal_form.normalised`): NFC, lower-cased, white space collapsed; equal
 128-bit keys are equal units. It is boilerplate when it stands in more than `max_documents` documents, each counted once. It
 stays in the document that comes first in the keep order of `stages.clusters.keep_ranks`; `keep: none` leaves it nowhere.
 """
@@ -16,7 +16,7 @@ import pyarrow as pa
 import xxhash
 from pydantic import Field
 
-from stages.exact_dedup import normalised
+from stages.normal_form import normalised
 from stages.stage import PLACE, Options, Stage, Verdict
 
 VERSION = 1

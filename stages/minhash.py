@@ -24,6 +24,8 @@ from stages.shingles import MAX_SHINGLES, ShingleOptions, ShingleSets
 VERSION = 1
 NAME = "minhash"
 RULE = "minhash.near_duplicate"
+BLOCK = 2048
+"""Shingles that are permuted together; they stay in the nearest cache."""
 MOST_MINIMA = 8192
 """bands x rows; beyond, signatures would cost more than comparing texts."""
 
@@ -161,21 +163,26 @@ def _permutations(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def _signatures(
     offsets: np.ndarray, hashes: np.ndarray, a: np.ndarray, b: np.ndarray
 ) -> np.ndarray:  # pragma: no cover - compiled
-    rows, count = len(offsets) - 1, len(a)
-    minima = np.full((rows, count), np.uint32(0xFFFFFFFF), dtype=np.uint32)
+    """One permutation after the other over a block of shingles: a minimum over a block is what vectors are good at."""
+    rows = len(offsets) - 1
+    minima = np.full((rows, len(a)), np.uint32(0xFFFFFFFF), dtype=np.uint32)
+    mixed = np.empty(BLOCK, dtype=np.uint32)
     for row in range(rows):
-        minimum = minima[row]
-        for place in range(offsets[row], offsets[row + 1]):
-            h = np.uint32(hashes[place] & np.uint64(0xFFFFFFFF))
-            h ^= h >> np.uint32(16)
-            h = np.uint32(h * np.uint32(0x85EBCA6B))
-            h ^= h >> np.uint32(13)
-            h = np.uint32(h * np.uint32(0xC2B2AE35))
-            h ^= h >> np.uint32(16)
-            for index in range(count):
-                value = np.uint32(a[index] * h + b[index])
-                if value < minimum[index]:
-                    minimum[index] = value
+        for begin in range(offsets[row], offsets[row + 1], BLOCK):
+            some = hashes[begin : min(begin + BLOCK, offsets[row + 1])]
+            block = mixed[: len(some)]
+            for index in range(len(some)):
+                h = np.uint32(some[index] & np.uint64(0xFFFFFFFF))
+                h ^= h >> np.uint32(16)
+                h = np.uint32(h * np.uint32(0x85EBCA6B))
+                h ^= h >> np.uint32(13)
+                h = np.uint32(h * np.uint32(0xC2B2AE35))
+                block[index] = h ^ (h >> np.uint32(16))
+            for permutation in range(len(a)):
+                times, plus, minimum = a[permutation], b[permutation], minima[row, permutation]
+                for index in range(len(block)):
+                    minimum = min(minimum, np.uint32(times * block[index] + plus))
+                minima[row, permutation] = minimum
     return minima
 
 

@@ -27,10 +27,10 @@ import pyarrow as pa
 import xxhash
 from pydantic import Field
 
-from stages.exact_dedup import normalised
+from stages.normal_form import NormalForms, characters, move, normal_forms, ones, trailing_zeros, white_space
 from stages.scripts import UNSPACED_SCRIPTS
 from stages.stage import Options
-from stages.xxh3 import LONGEST, xxh3_64
+from stages.xxh3 import LONGEST, avalanche, mix, xxh3_64
 
 VERSION = 1
 MAX_SHINGLES = 1 << 20
@@ -78,18 +78,20 @@ def shingle_sets(
 ) -> ShingleSets:
     """The shingle set of every text (a null counts as the empty text)."""
     options = options or ShingleOptions()
-    data, bounds, by_character = _prepared(texts, languages)
+    forms = normal_forms(texts)
+    by_character = _by_character(forms, languages)
     sizes = np.where(by_character, options.characters, options.words).astype(np.int64)
-    room = np.maximum(np.where(by_character, bounds[:, 1] - bounds[:, 0], (bounds[:, 1] - bounds[:, 0]) // 2 + 1), 1)
-    places = np.concatenate([[0], np.cumsum(room)]).astype(np.int64)
-    hashes = np.empty(int(places[-1]), dtype=np.uint64)
+    units = np.empty(len(forms.bounds), np.int64)
+    _count_units(forms.data, forms.bounds, by_character, units)
+    places = np.zeros(len(units) + 1, np.int64)
+    np.cumsum(np.maximum(units - sizes + 1, 1), out=places[1:])
+    hashes = np.empty(int(places[-1]), np.uint64)
+    ends = np.empty(int(units.max(initial=0)) + 1, np.int64)
     longest = LONGEST if options.hash == "xxh3" else -1
-    form, counts, others = _hash_all(data, bounds, by_character, sizes, places, hashes, longest)
+    others = _hash_all(forms.data, forms.bounds, by_character, sizes, places, hashes, ends, longest)
     for place, start, end in others.tolist():
-        hashes[place] = _hash(form[start:end].tobytes(), options.hash)
-    for row in range(len(bounds)):
-        hashes[places[row] : places[row] + counts[row]].sort()
-    offsets = _keep_distinct(hashes, places, counts, limit)
+        hashes[place] = _hash(forms.data[start:end].tobytes(), options.hash)
+    offsets = _keep_distinct(hashes, places, limit)
     return ShingleSets(offsets, hashes[: offsets[-1]].copy())
 
 
@@ -111,36 +113,14 @@ _UNSPACED = re.compile(
 _LETTER = re.compile(r"[^\W\d_]")
 
 
-def _prepared(texts: pa.Array, languages: pa.Array | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """UTF-8 of all texts in one buffer, where each lies in it (int64 (n, 2)), and which are shingled by characters.
-
-    ASCII texts lie there as they are, all others in their normalised form; the kernel lower-cases ASCII and collapses
-    white space, which changes nothing in the latter.
-    """
-    if isinstance(texts, pa.ChunkedArray):
-        texts = texts.combine_chunks()
-    texts = texts.cast(pa.large_string()).fill_null("")
-    _, offset_buffer, data_buffer = texts.buffers()
-    ends = np.frombuffer(offset_buffer, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
-    raw = np.frombuffer(data_buffer or b"", dtype=np.uint8)
-    bounds = np.stack([ends[:-1], ends[1:]], axis=1)
-    labels: Sequence[str | None] = [None] * len(texts) if languages is None else languages.to_pylist()
-    beyond_ascii = _beyond_ascii(raw, bounds)
-    by_character = np.zeros(len(texts), dtype=np.bool_)
-    forms: list[bytes] = []
-    size = len(raw)
-    for row, label in enumerate(labels):
-        if beyond_ascii[row]:
-            form = normalised(texts[row].as_py())
-            forms.append(form.encode())
-            by_character[row] = is_unspaced(form, label)
-            bounds[row] = size, size + len(forms[-1])
-            size += len(forms[-1])
-        elif label is not None:
-            by_character[row] = is_unspaced("", label)
-    # Always a copy: an array that may not be written to is another type, for which the kernel would be compiled again.
-    raw = np.concatenate([raw, np.frombuffer(b"".join(forms), dtype=np.uint8)])
-    return raw, bounds, by_character
+def _by_character(forms: NormalForms, languages: pa.Array | None) -> np.ndarray:
+    """Which texts are shingled by characters: `is_unspaced` of each."""
+    by_script = forms.unspaced > forms.letters
+    if languages is None:
+        return by_script
+    labels = languages.to_pylist()
+    of_label = {label: is_unspaced("", label) for label in set(labels) - {None, "und"}}
+    return np.array([of_label.get(label, script) for label, script in zip(labels, by_script.tolist(), strict=True)], np.bool_)
 
 
 def _hash(piece: bytes, name: str) -> int:
@@ -150,120 +130,165 @@ def _hash(piece: bytes, name: str) -> int:
     return xxhash.xxh3_64_intdigest(piece)
 
 
-@numba.njit(cache=True)
-def _beyond_ascii(data: np.ndarray, bounds: np.ndarray) -> np.ndarray:  # pragma: no cover - compiled
-    found = np.zeros(len(bounds), dtype=np.bool_)
+@numba.njit(cache=True, nogil=True)
+def _count_units(
+    form: np.ndarray, bounds: np.ndarray, by_character: np.ndarray, units: np.ndarray
+) -> None:  # pragma: no cover - compiled
+    """Counts the words of every row, or its characters; takes the spaces out of the rows that are taken by characters."""
     for row in range(len(bounds)):
-        every = np.uint8(0)
-        for at in range(bounds[row, 0], bounds[row, 1]):
-            every |= data[at]
-        found[row] = every >= 0x80
-    return found
+        place, end = bounds[row, 0], bounds[row, 1]
+        count = 0
+        if by_character[row]:
+            at = place
+            while place < end:
+                size = min(end - place, 64)
+                if white_space(form, place) & _first(size) == 0:
+                    if at < place:
+                        move(form, place, at)
+                    count += ones(characters(form, at) & _first(size))
+                    at += size
+                else:
+                    for here in range(place, place + size):
+                        byte = form[here]
+                        form[at] = byte
+                        at += byte != 32
+                        count += byte != 32 and (byte & 0xC0) != 0x80
+                place += size
+            bounds[row, 1] = at
+        else:
+            count += end > place
+            while place < end:
+                count += ones(white_space(form, place) & _first(end - place))
+                place += 64
+        units[row] = count
 
 
-@numba.njit(cache=True)
+@numba.njit(cache=True, nogil=True)
+def _first(count: int) -> np.uint64:  # pragma: no cover - compiled
+    """The lowest `count` bits, or all 64."""
+    return np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - min(count, 64))
+
+
+@numba.njit(cache=True, nogil=True)
 def _hash_all(
-    data: np.ndarray,
+    form: np.ndarray,
     bounds: np.ndarray,
     by_character: np.ndarray,
     sizes: np.ndarray,
     places: np.ndarray,
     hashes: np.ndarray,
+    ends: np.ndarray,
     longest: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:  # pragma: no cover - compiled
-    """Hashes of row i's shingles from `hashes[places[i]]` on.
-
-    Returns the forms that were hashed, the number of shingles of each row, and (place, start, end) of those in `form`
-    that have more than `longest` bytes and are left to the caller.
-    """
-    total, largest = 0, 0
-    for row in range(len(bounds)):
-        length = bounds[row, 1] - bounds[row, 0]
-        total += length + 1
-        largest = max(largest, length)
-    form = np.empty(total, dtype=np.uint8)
-    starts = np.empty(largest + 1, dtype=np.int64)
-    ends = np.empty(largest + 1, dtype=np.int64)
-    counts = np.zeros(len(bounds), dtype=np.int64)
-    others = np.empty((16, 3), dtype=np.int64)
+) -> np.ndarray:  # pragma: no cover - compiled
+    """Writes the hashes of row i's shingles to hashes[places[i]:places[i + 1]]; returns (place, start, end) of those that have
+    more than `longest` bytes of `form` and are left to the caller. `ends` is room for the ends of a row's units."""
+    others = np.empty((16, 3), np.int64)
     other = 0
-    at = 0
     for row in range(len(bounds)):
-        origin = at
-        form[at] = 0
-        at += 1
+        begin, end = bounds[row, 0], bounds[row, 1]
+        gap = 0 if by_character[row] else 1  # between the end of a unit and the start of the next
         units = 0
-        if by_character[row]:
-            for place in range(bounds[row, 0], bounds[row, 1]):
-                byte = data[place]
-                if byte == 32 or 9 <= byte <= 13 or 28 <= byte <= 31:
-                    continue
-                if (byte & 0xC0) != 0x80:
-                    starts[units] = at
-                    if units:
-                        ends[units - 1] = at
-                    units += 1
-                form[at] = byte + 32 if 65 <= byte <= 90 else byte
-                at += 1
-            if units:
-                ends[units - 1] = at
-        else:
-            inside = False
-            for place in range(bounds[row, 0], bounds[row, 1]):
-                byte = data[place]
-                if byte == 32 or 9 <= byte <= 13 or 28 <= byte <= 31:  # ASCII's white space, as str.split has it
-                    if inside:
-                        ends[units] = at
-                        units += 1
-                        inside = False
-                    continue
-                if not inside:
-                    if units:
-                        form[at] = 32
-                        at += 1
-                    starts[units] = at
-                    inside = True
-                form[at] = byte + 32 if 65 <= byte <= 90 else byte
-                at += 1
-            if inside:
-                ends[units] = at
+        place = begin
+        while place < end:
+            if by_character[row]:
+                found = characters(form, place) & _first(end - place)
+                if place == begin:
+                    found &= ~np.uint64(1)
+            else:
+                found = white_space(form, place) & _first(end - place)
+            while found:
+                ends[units] = place + trailing_zeros(found)
                 units += 1
+                found &= found - np.uint64(1)
+            place += 64
+        if end > begin:
+            ends[units] = end
+            units += 1
         size = sizes[row]
         count = units - size + 1
-        whole = count < 1
-        count = max(count, 1)
+        if count < 1:
+            count, units, size = 1, 1, 1
+            begin -= 1  # the NUL before the form
+            ends[0] = end
+        start = begin
         for shingle in range(count):
-            start = origin if whole else starts[shingle]
-            end = at if whole else ends[shingle + size - 1]
-            if end - start <= longest:
-                hashes[places[row] + shingle] = xxh3_64(form, start, end)
-                continue
-            if other == len(others):
-                larger = np.empty((2 * other, 3), dtype=np.int64)
-                larger[:other] = others
-                others = larger
-            others[other, 0] = places[row] + shingle
-            others[other, 1] = start
-            others[other, 2] = end
-            other += 1
-        counts[row] = count
-    return form, counts, others[:other]
+            stop = ends[shingle + size - 1]
+            length = stop - start
+            if gap and 16 < length <= 64 and length <= longest:
+                # What xxh3_64 does with this many bytes, which most shingles have; it would guess half of the branches wrong.
+                value = np.uint64(length) * np.uint64(0x9E3779B185EBCA87)
+                inner = mix(form, start + 16, 32) + mix(form, stop - 32, 48)
+                value += inner if length > 32 else np.uint64(0)
+                hashes[places[row] + shingle] = avalanche(value + mix(form, start, 0) + mix(form, stop - 16, 16))
+            elif length <= longest:
+                hashes[places[row] + shingle] = xxh3_64(form, start, stop)
+            else:
+                if other == len(others):
+                    larger = np.empty((2 * other, 3), np.int64)
+                    larger[:other] = others
+                    others = larger
+                others[other, 0] = places[row] + shingle
+                others[other, 1] = start
+                others[other, 2] = stop
+                other += 1
+            start = ends[shingle] + gap
+    return others[:other]
 
 
-@numba.njit(cache=True)
-def _keep_distinct(
-    hashes: np.ndarray, places: np.ndarray, counts: np.ndarray, limit: int
-) -> np.ndarray:  # pragma: no cover - compiled
-    """Moves each row's distinct hashes, at most `limit`, to the front of `hashes`; returns their offsets."""
-    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
+FEW = 24
+"""Values that are sorted by insertion; more of one bucket, which only repeated shingles give, are sorted by numba."""
+MOST_BUCKETS = 1 << 16
+
+
+@numba.njit(cache=True, nogil=True)
+def _keep_distinct(hashes: np.ndarray, places: np.ndarray, limit: int) -> np.ndarray:  # pragma: no cover - compiled
+    """Moves each row's distinct hashes, ascending and at most `limit`, to the front of `hashes`; returns their offsets.
+
+    Hashes are spread evenly, so a bucket for each by its leading bits leaves next to nothing to sort.
+    """
+    offsets = np.zeros(len(places), np.int64)
+    largest = 0
+    for row in range(len(places) - 1):
+        largest = max(largest, places[row + 1] - places[row])
+    sorted_ = np.empty(largest, np.uint64)
+    starts = np.empty(min(2 * largest, MOST_BUCKETS) + 2, np.int64)
     at = 0
-    for row in range(len(counts)):
+    for row in range(len(places) - 1):
+        mine = hashes[places[row] : places[row + 1]]
+        bits = 1
+        while (1 << bits) < min(len(mine), MOST_BUCKETS):
+            bits += 1
+        shift = np.uint64(64 - bits)
+        starts[: (1 << bits) + 1] = 0
+        for index in range(len(mine)):
+            starts[(mine[index] >> shift) + np.uint64(1)] += 1
+        for bucket in range(1 << bits):
+            starts[bucket + 1] += starts[bucket]
+        for index in range(len(mine)):
+            bucket = mine[index] >> shift
+            sorted_[starts[bucket]] = mine[index]
+            starts[bucket] += 1
+        # Now starts[b] is where bucket b ends.
         first = at
-        for place in range(places[row], places[row] + counts[row]):
-            if at == first or hashes[place] != hashes[at - 1]:
-                if at - first == limit:
-                    break
-                hashes[at] = hashes[place]
+        begin = 0
+        for bucket in range(1 << bits):
+            end = starts[bucket]
+            if end - begin > FEW:
+                sorted_[begin:end].sort()
+            else:
+                for index in range(begin + 1, end):
+                    value = sorted_[index]
+                    other = index - 1
+                    while other >= begin and sorted_[other] > value:
+                        sorted_[other + 1] = sorted_[other]
+                        other -= 1
+                    sorted_[other + 1] = value
+            begin = end
+        for index in range(len(mine)):
+            if at - first == limit:
+                break
+            if at == first or sorted_[index] != hashes[at - 1]:
+                hashes[at] = sorted_[index]
                 at += 1
         offsets[row + 1] = at
     return offsets

@@ -42,22 +42,22 @@ def xxh3_64(data: np.ndarray, start: int, end: int) -> np.uint64:  # pragma: no 
             if size > 32:
                 if size > 64:
                     if size > 96:
-                        total += _mix(data, start + 48, 96) + _mix(data, end - 64, 112)
-                    total += _mix(data, start + 32, 64) + _mix(data, end - 48, 80)
-                total += _mix(data, start + 16, 32) + _mix(data, end - 32, 48)
-            total += _mix(data, start, 0) + _mix(data, end - 16, 16)
-            return _avalanche(total)
+                        total += mix(data, start + 48, 96) + mix(data, end - 64, 112)
+                    total += mix(data, start + 32, 64) + mix(data, end - 48, 80)
+                total += mix(data, start + 16, 32) + mix(data, end - 32, 48)
+            total += mix(data, start, 0) + mix(data, end - 16, 16)
+            return avalanche(total)
         for block in range(8):
-            total += _mix(data, start + 16 * block, 16 * block)
-        total = _avalanche(total)
+            total += mix(data, start + 16 * block, 16 * block)
+        total = avalanche(total)
         for block in range(8, size // 16):
-            total += _mix(data, start + 16 * block, 16 * (block - 8) + 3)
-        total += _mix(data, end - 16, 119)
-        return _avalanche(total)
+            total += mix(data, start + 16 * block, 16 * (block - 8) + 3)
+        total += mix(data, end - 16, 119)
+        return avalanche(total)
     if size > 8:
         low: np.uint64 = read64(data, start) ^ np.uint64(0x6782737BEA4239B9)
         high: np.uint64 = read64(data, end - 8) ^ np.uint64(0xAF56BC3B0996523A)
-        return _avalanche(length + _swapped(low) + high + _folded(low, high))
+        return avalanche(length + _swapped(low) + high + _folded(low, high))
     if size >= 4:
         value: np.uint64 = (_read32(data, end - 4) + (_read32(data, start) << np.uint64(32))) ^ np.uint64(0xC73AB174C5ECD5A2)
         value ^= _rotated(value, 49) ^ _rotated(value, 24)
@@ -75,7 +75,7 @@ def xxh3_64(data: np.ndarray, start: int, end: int) -> np.uint64:  # pragma: no 
 
 
 @numba.njit(cache=True)
-def _avalanche(value: np.uint64) -> np.uint64:  # pragma: no cover - compiled
+def avalanche(value: np.uint64) -> np.uint64:  # pragma: no cover - compiled
     value ^= value >> np.uint64(37)
     value *= np.uint64(0x165667919E3779F9)
     return value ^ (value >> np.uint64(32))
@@ -91,7 +91,7 @@ def _avalanche_xxh64(value: np.uint64) -> np.uint64:  # pragma: no cover - compi
 
 
 @numba.njit(cache=True)
-def _mix(data: np.ndarray, at: int, secret: int) -> np.uint64:  # pragma: no cover - compiled
+def mix(data: np.ndarray, at: int, secret: int) -> np.uint64:  # pragma: no cover - compiled
     low = read64(data, at) ^ read64(SECRET, secret)
     high = read64(data, at + 8) ^ read64(SECRET, secret + 8)
     product: np.uint64 = _folded(low, high)

@@ -1,13 +1,9 @@
-import unicodedata
-
 import numpy as np
 import pyarrow as pa
 import xxhash
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stages.clusters import group_duplicates, keep_ranks
-from stages.exact_dedup import document_keys, normalised
+from stages.exact_dedup import document_keys
 
 
 def keys(*texts: str | None) -> list[tuple[int, int]]:
@@ -35,11 +31,6 @@ def test_null_and_blank_texts_are_one_text() -> None:
 
 def test_no_document_gives_no_key() -> None:
     assert document_keys(pa.array([], pa.large_string())).shape == (0, 2)
-
-
-@given(st.text())
-def test_the_fast_path_for_ascii_is_no_other_definition(text: str) -> None:
-    assert normalised(text) == " ".join(unicodedata.normalize("NFC", text).lower().split())
 
 
 def test_of_equal_texts_the_longest_stays_and_every_row_names_it() -> None:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stages.exact_dedup import document_keys, normalised
+from stages.exact_dedup import document_keys
 from stages.line_dedup import NOWHERE, LineDedup, LineDedupOptions, Unit, unit_keys
+from stages.normal_form import normalised
 from stages.stage import PLACE
 
 TEXTS = st.text(alphabet="ab A\n\u00e9", max_size=30)

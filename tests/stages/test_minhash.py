@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stages.clusters import keep_ranks, resolve
-from stages.exact_dedup import normalised
 from stages.minhash import (
     MinHashOptions,
     band_keys,
@@ -21,7 +20,8 @@ from stages.minhash import (
     jaccard,
     signatures,
 )
-from stages.shingles import ShingleOptions, ShingleSets, is_unspaced, shingle_sets
+from stages.normal_form import normalised
+from stages.shingles import MAX_SHINGLES, ShingleOptions, ShingleSets, _keep_distinct, is_unspaced, shingle_sets
 
 WORDS = ["a ", "B ", "c\t", "d\n", "É ", "e\u0301 ", "ß\x1c", "İ ", "中", "文", "のカ", "\u3000", "ไทย", "\u00a0", "Σς "]
 
@@ -296,3 +296,33 @@ def test_what_lsh_proposes_is_removed_exactly_as_brute_force_would() -> None:
 def test_options_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match="bucket_sample 64 is above max_bucket 10"):
         MinHashOptions(max_bucket=10)
+
+
+def test_a_text_of_more_shingles_than_are_kept_is_compared_by_a_fair_sample_of_them() -> None:
+    """1,250,000 shingles each, 4/5 of all shared; the sample is the smallest 2^20 hashes, so the estimate's error is below 0.001."""
+    words = np.arange(1_250_004)
+    texts = [" ".join(map(str, words)), " ".join(map(str, words + 138_889))]
+    sets = sets_of(*texts)
+    assert [len(sets[row]) for row in range(2)] == [MAX_SHINGLES] * 2
+    whole = (1_250_000 - 138_889) / (1_250_000 + 138_889)
+    assert jaccard(sets, np.array([0]), np.array([1]))[0] == pytest.approx(whole, abs=0.002)
+
+
+def test_shingles_that_repeat_without_end_are_sorted_as_fast_as_others() -> None:
+    """Two shingles whose hashes agree in their leading bits would take the square of their number if they were inserted one by one."""
+    leading = np.uint64(0x1234 << 48)
+    hashes = np.tile(np.array([leading + np.uint64(2), leading + np.uint64(1)], np.uint64), 500_000)
+    offsets = _keep_distinct(hashes, np.array([0, len(hashes)]), MAX_SHINGLES)
+    assert offsets.tolist() == [0, 2] and hashes[:2].tolist() == [int(leading) + 1, int(leading) + 2]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 40) | st.integers(2**63, 2**63 + 90), max_size=200), max_size=4),
+    st.integers(1, 60),
+)
+def test_the_distinct_hashes_of_each_text_are_kept_in_order_up_to_the_limit(given_hashes: list[list[int]], limit: int) -> None:
+    places = np.cumsum([0, *map(len, given_hashes)])
+    hashes = np.array([value for each in given_hashes for value in each], np.uint64)
+    offsets = _keep_distinct(hashes, places, limit)
+    found = [hashes[start:end].tolist() for start, end in itertools.pairwise(offsets)]
+    assert found == [sorted(set(each))[:limit] for each in given_hashes]
