@@ -192,6 +192,9 @@ def _tell(life: Life, manifest: Manifest) -> None:
     for edits in by_stage.values():
         kinds = ", ".join(f"{edit['rule'].partition('.')[2]} {edit['count']:,}×" for edit in edits)
         row("edited", f"{edits[0]['stage']}: {kinds}; {edits[0]['bytes_before']:,} → {edits[0]['bytes_after']:,} bytes")
+        for edit in edits:
+            if edit.get("detail"):  # logs of an earlier version have no such column
+                row("", f"{edit['rule'].partition('.')[2]}: {edit['detail']}")
     if removal is None:
         row("kept", f"{document['text_bytes']:,} bytes of text, sha256 {document['text_sha256'][:16]}…")
         if document["split"]:

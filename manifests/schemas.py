@@ -86,9 +86,11 @@ EDITS = pa.schema(
         pa.field("bytes_after", pa.int64(), nullable=False),
         pa.field("sha256_before", pa.string(), nullable=False),
         pa.field("sha256_after", pa.string(), nullable=False),
+        pa.field("detail", pa.string()),
     ]
 )
-"""One row for each document, stage and rule that changed a text; lengths (UTF-8) and digests are the whole stage's."""
+"""One row for each document, stage and rule that changed a text; lengths (UTF-8) and digests are the whole stage's. `detail` says
+what a reader needs to understand the edit, or is null."""
 
 DOCUMENT_LOG = pa.schema(
     [

@@ -49,7 +49,8 @@ def write_logs(task: Task) -> None:
         )
         removals.append(_in_order(gone))
         changed = [extent.cut(documents.read_table(task.corpus, name)) for name in part["edits"]]
-        edits.append(_in_order(pa.concat_tables([EDITS.empty_table(), *changed])))
+        # Parts of an earlier version have no column `detail`.
+        edits.append(_in_order(pa.concat_tables([EDITS.empty_table(), *changed], promote_options="default")))
         for block, name in part["signals"].items():
             signals.setdefault(block, []).append(extent.cut(documents.read_table(task.corpus, name)))
         logged.append(_document_rows(task, part, catalogue.slice(first, last - first), first, gone, placed))

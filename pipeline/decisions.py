@@ -191,7 +191,7 @@ class Applied:
         removed = self.expect(stage).removed
         for rule, number in counts.items():
             removed[rule] = removed.get(rule, 0) + number
-        details = [None if text is None else scrub(str(text))[:DETAIL_CHARACTERS] for text in details or [None] * rows]
+        details = [_shown(text) for text in details or [None] * rows]
         ids = printed_ids(gone)
         for row, rule in enumerate(rules):
             if rule.rpartition(".")[2] in BROKEN_RULES:
@@ -253,8 +253,14 @@ class Applied:
                 bytes_after=pa.array(text_bytes(new)),
                 sha256_before=pa.array(text_digests(old)),
                 sha256_after=pa.array(text_digests(new)),
+                detail=pa.array([_shown(edits.details[index]) for index in wanted], pa.string()),
             )
         )
+
+
+def _shown(detail: str | None) -> str | None:
+    """A detail as logs hold it: without personal data, and cut."""
+    return None if detail is None else scrub(str(detail))[:DETAIL_CHARACTERS]
 
 
 def text_digests(texts: pa.Array) -> list[str]:
@@ -347,8 +353,8 @@ def _joined(verdicts: list[Verdict], batch: pa.RecordBatch) -> Verdict:
                 pieces.append(own.cast(type_))
             getattr(joined, kind)[name] = pa.concat_arrays(pieces)
     for row, one in enumerate(verdicts):
-        for rule, count in zip(one.edits.rules, one.edits.counts, strict=True):
-            joined.edits.add(row, rule, count)
+        for rule, count, detail in zip(*one.edits.columns, strict=True):
+            joined.edits.add(row, rule, count, detail)
     return joined
 
 
@@ -364,8 +370,8 @@ def _joined_measurements(one: Filter[Any], single: list[Measurement | None], bat
         ]
         joined.text = pa.concat_arrays(texts)
         for row, each in enumerate(single):
-            for rule, count in zip(each.edits.rules, each.edits.counts, strict=True) if each else ():
-                joined.edits.add(row, rule, count)
+            for rule, count, detail in zip(*each.edits.columns, strict=True) if each else ():
+                joined.edits.add(row, rule, count, detail)
     return joined
 
 

@@ -1,8 +1,6 @@
 """Benchmark items, and an index of their n-grams that a text is scanned with (Brown et al. 2020, appendix C).
 
-Texts are compared as *units*: words after NFC, lower-casing, deletion of punctuation and symbols, and splitting at
-white space, over the whole text, lines or not; or, for items in a script without spaces, the characters that are left
-after the same deletion, white space deleted as well.
+Texts are compared as units: words, or, for items in a script without spaces, characters (`stages.ngrams`).
 
 What of an item is looked for:
 - every n-gram of its text (or question), of each choice and of its answer, n units or longer;
@@ -16,18 +14,16 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import sys
-import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import Any
 
-import numba
 import numpy as np
+import pyarrow as pa
 
 from manifests.storage import Folder
+from stages.ngrams import EXEMPT, Hit, NgramIndex, Passages, characters, scan, unit_counts, units_of, words
 from stages.shingles import is_unspaced
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
@@ -98,16 +94,6 @@ def load_items(path: str) -> list[Item]:
     return [items[key] for key in sorted(items)]
 
 
-def words(text: str) -> list[str]:
-    """The words that are compared: NFC, lower case, no punctuation or symbols, split at white space."""
-    return _plain(text).split()
-
-
-def characters(text: str) -> str:
-    """The characters that are compared: as `words`, joined by nothing."""
-    return "".join(words(text))
-
-
 class BenchmarkIndex:
     """All items' n-grams. `scan` says which items a text shares something with.
 
@@ -123,29 +109,54 @@ class BenchmarkIndex:
         short_characters: int = SHORT_CHARACTERS,
         exempt: frozenset[str] = frozenset(),
     ) -> None:
-        self.items = list(items)
-        self.by_word = _Grams(words, n, short, {tuple(words(phrase)) for phrase in exempt})
-        self.by_character = _Grams(characters, n_characters, short_characters, {tuple(characters(phrase)) for phrase in exempt})
-        for index, item in enumerate(self.items):
-            unspaced = is_unspaced(" ".join(item.questions) or " ".join(item.others))
-            (self.by_character if unspaced else self.by_word).add(index, item)
-        self.by_word.seal(len(self.items))
-        self.by_character.seal(len(self.items))
-        self.unchecked = np.flatnonzero(self.by_word.totals + self.by_character.totals == 0).tolist()
+        self.names = [(item.benchmark, item.name) for item in items]
+        """(benchmark, name); a match's `item` is an index of it."""
+        spaced: list[tuple[int, Item]] = []
+        unspaced: list[tuple[int, Item]] = []
+        for number, item in enumerate(items):
+            (unspaced if is_unspaced(" ".join(item.questions) or " ".join(item.others)) else spaced).append((number, item))
+        self._n = {False: n, True: n_characters}
+        self._grams = {
+            False: NgramIndex(_passages(spaced, False, n, short, exempt), len(items)),
+            True: NgramIndex(_passages(unspaced, True, n_characters, short_characters, exempt), len(items)),
+        }
+        self.totals = self._grams[False].totals + self._grams[True].totals
+        self.unchecked = np.flatnonzero(self.totals == 0).tolist()
         """Items of which there is nothing to look for: too short, or all exempt."""
 
     @property
     def ngrams(self) -> int:
         """Distinct n-grams and short items that are looked for."""
-        return len(self.by_word.hashes) + len(self.by_character.hashes)
+        return sum(map(len, self._grams.values()))
+
+    @property
+    def bytes(self) -> int:
+        """Of memory that the index takes."""
+        return sum(grams.bytes for grams in self._grams.values())
 
     def scan(self, text: str) -> list[Match]:
         """A Match for each item that has at least one n-gram, or its whole short text, in `text`; sorted by item."""
-        plain = _plain(text)
-        found = self.by_word.scan(plain.split(), False)
-        if len(self.by_character.hashes) and not plain.isascii():
-            found += self.by_character.scan("".join(plain.split()), True)
-        return sorted(found, key=lambda match: match.item)
+        return self.scan_all(pa.array([text], pa.large_string())).get(0, [])
+
+    def scan_all(self, texts: pa.Array) -> dict[int, list[Match]]:
+        """Row → its matches, as of `scan`, for every text of a column that has some; rows ascending."""
+        found: dict[int, list[Match]] = {}
+        for row, by_character, hits in scan(texts, self._grams[False], self._grams[True]):
+            found.setdefault(row, []).extend(self._matches(hits, by_character))
+        return {row: sorted(matches, key=lambda match: match.item) for row, matches in found.items()}
+
+    def _matches(self, hits: Sequence[Hit], by_character: bool) -> Iterator[Match]:
+        """One for each item, of the hits of one text."""
+        index, n = self._grams[by_character], self._n[by_character]
+        of_item: dict[int, list[Hit]] = {}
+        for hit in hits:
+            for item in index.of_gram(hit.gram):
+                of_item.setdefault(item, []).append(hit)
+        for item, mine in of_item.items():
+            matched = len({hit.gram for hit in mine})
+            whole = any(hit.last - hit.first < n for hit in mine)
+            spans = tuple((hit.first, hit.last) for hit in mine)
+            yield Match(item, matched, int(self.totals[item]), whole, spans, by_character)
 
 
 def unit_spans(text: str, by_character: bool) -> list[tuple[int, int]] | None:
@@ -156,12 +167,12 @@ def unit_spans(text: str, by_character: bool) -> list[tuple[int, int]] | None:
     spans: list[tuple[int, int]] = []
     for piece in re.finditer(r"\S+", text):
         if not by_character:
-            if _plain(piece.group()).strip():
+            if words(piece.group()):
                 spans.append(piece.span())
             continue
         for cluster in re.finditer(r".[\u0300-\u036f\u3099\u309a]*", piece.group(), re.DOTALL):
             start = piece.start() + cluster.start()
-            spans += [(start, start + len(cluster.group()))] * len(_plain(cluster.group()).strip())
+            spans += [(start, start + len(cluster.group()))] * len(characters(cluster.group()))
     expected = len(characters(text)) if by_character else len(words(text))
     return spans if len(spans) == expected else None
 
@@ -214,197 +225,40 @@ def _strings(value: Any) -> list[str]:
     return []
 
 
-def _plain(text: str) -> str:
-    if text.isascii():
-        return text.lower().encode().translate(None, _ASCII_DELETED).decode()
-    text = _BEYOND_ASCII.sub(_without_marks, unicodedata.normalize("NFC", text).lower())
-    return text.encode().translate(None, _ASCII_DELETED).decode()
+def _passages(items: Sequence[tuple[int, Item]], by_character: bool, n: int, short: int, exempt: frozenset[str]) -> Passages:
+    """What is looked for of numbered items, and the exempt phrases."""
+    short = min(short, n)
+    texts: list[str] = []
+    asked: list[list[int]] = []  # of every item, the numbers of the texts that are its questions
+    others: list[list[int]] = []
+    for _, item in items:
+        for numbers, some in ((asked, _with_bare(item.questions, by_character)), (others, item.others)):
+            numbers.append(list(range(len(texts), len(texts) + len(some))))
+            texts += some
+    sizes: list[int] = unit_counts(texts, by_character).tolist()
+    for questions, answers in zip(asked, others, strict=True):
+        if questions and answers and max(sizes[text] for text in questions) < short:
+            texts.append(f"{texts[questions[-1]]} {texts[answers[-1]]}")
+            questions.append(len(texts) - 1)
+    phrases = range(len(texts), len(texts) + len(exempt))
+    texts += sorted(exempt)
+    sizes += unit_counts(texts[len(sizes) :], by_character).tolist()
+    found = [(text, sizes[text], EXEMPT) for text in phrases if sizes[text]]
+    for (number, _), questions, answers in zip(items, asked, others, strict=True):
+        found += [(text, sizes[text], number) for text in questions if short <= sizes[text] < n]
+        found += [(text, n, number) for text in (*questions, *answers) if sizes[text] >= n]
+    rows, lengths, owners = np.array(found, np.int64).reshape(-1, 3).T
+    used, rows = np.unique(rows, return_inverse=True)
+    units = units_of([texts[text] for text in used.tolist()], by_character)
+    return Passages(units, units.starts[rows], units.starts[rows + 1], lengths, owners)
 
 
-_ASCII_DELETED = b"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
-"""All ASCII of the Unicode categories P (punctuation) and S (symbols)."""
-
-_BEYOND_ASCII = re.compile("[^\0-\x7f]+")
-
-
-def _without_marks(run: re.Match[str]) -> str:
-    return _cleaned(run.group()) if len(run.group()) < 16 else _deleted().sub("", run.group())
-
-
-@lru_cache(maxsize=4096)
-def _cleaned(run: str) -> str:
-    return "".join(each for each in run if unicodedata.category(each)[0] not in "PS")
-
-
-@lru_cache(maxsize=1)
-def _deleted() -> re.Pattern[str]:
-    """A run of code points of the categories P and S."""
-    marks = (chr(point) for point in range(sys.maxunicode + 1) if unicodedata.category(chr(point))[0] in "PS")
-    return re.compile("[" + "".join(map(re.escape, marks)) + "]+")
-
-
-class _Grams:
-    """N-grams of one kind of unit. Units are numbered, so comparing numbers is comparing the units themselves."""
-
-    def __init__(self, cut: Callable[[str], Sequence[str]], n: int, short: int, exempt: set[tuple[str, ...]]) -> None:
-        self.cut, self.n, self.short = cut, n, min(short, n)
-        self.numbers: dict[str, int] = {}
-        self.sequence: list[int] = []
-        self.passages: list[tuple[int, int, int, int]] = []  # start, end in sequence; length of its grams; item
-        self.exempt = exempt
-
-    def add(self, item: int, texts: Item) -> None:
-        """Takes an item's passages."""
-        questions = [list(self.cut(text)) for text in texts.questions]
-        for text in texts.questions:
-            bare = list(self.cut(LABEL.sub("", text)))
-            if bare not in questions:
-                questions.append(bare)
-        others = [list(self.cut(text)) for text in texts.others]
-        if questions and others and max(map(len, questions)) < self.short:
-            questions.append(questions[-1] + others[-1])
-        for units in questions:
-            if self.short <= len(units) < self.n:
-                self._passage(units, len(units), item)
-        for units in [*questions, *others]:
-            if len(units) >= self.n:
-                self._passage(units, self.n, item)
-
-    def _passage(self, units: Sequence[str], length: int, item: int) -> None:
-        start = len(self.sequence)
-        for unit in units:
-            self.sequence.append(self.numbers.setdefault(unit, len(self.numbers)))
-        self.passages.append((start, len(self.sequence), length, item))
-
-    def seal(self, items: int) -> None:
-        """Builds the tables: for each distinct hash, ascending, the places where its n-grams stand in `units`."""
-        self.units = np.array(self.sequence, dtype=np.int32)
-        start, end, length, item = np.array(self.passages, dtype=np.int64).reshape(-1, 4).T
-        self.lengths = np.unique(length)
-        grams = end - start - length + 1
-        before = np.cumsum(grams) - grams
-        self.starts = np.repeat(start - before, grams) + np.arange(int(grams.sum()))
-        self.of_item = np.repeat(item, grams)
-        self.sizes = np.repeat(length, grams)
-        values = _gram_hashes(self.units, self.starts, self.sizes)
-        wanted = ~np.isin(values, self._exempt_hashes())
-        self.starts, self.of_item, self.sizes, values = (
-            self.starts[wanted], self.of_item[wanted], self.sizes[wanted], values[wanted],
-        )  # fmt: skip
-        order = np.lexsort((self.starts, self.of_item, values))
-        self.starts, self.of_item, self.sizes, values = (
-            self.starts[order], self.of_item[order], self.sizes[order], values[order],
-        )  # fmt: skip
-        self.hashes, self.first = np.unique(values, return_index=True)
-        self.first = np.append(self.first, len(values)).astype(np.int64)
-        bits = max(10, int(len(self.hashes) * 16).bit_length())
-        self.filter = np.zeros(1 << (bits - 6), dtype=np.uint64)
-        _fill(self.filter, self.hashes)
-        distinct = np.unique(np.stack([self.of_item, values.astype(np.int64)]), axis=1)[0]
-        self.totals = np.bincount(distinct, minlength=items)
-        self.sequence, self.passages = [], []
-
-    def _exempt_hashes(self) -> np.ndarray:
-        """Of the exempt phrases whose units all occur in benchmarks."""
-        known = [units for units in self.exempt if all(unit in self.numbers for unit in units)]
-        numbers = np.array([self.numbers[unit] for units in known for unit in units], dtype=np.int32)
-        sizes = np.array([len(units) for units in known], dtype=np.int64)
-        return _gram_hashes(numbers, np.cumsum(sizes) - sizes, sizes)
-
-    def scan(self, units: Sequence[str], by_character: bool) -> list[Match]:
-        if not len(self.hashes) or len(units) < int(self.lengths[0]):
-            return []
-        get = self.numbers.get
-        numbers = np.array([get(unit, -1) for unit in units], dtype=np.int32)
-        hits = _scan(numbers, self.lengths, self.hashes, self.filter)
-        if not len(hits):
-            return []
-        spans: dict[int, list[tuple[int, int]]] = {}
-        grams: dict[int, set[int]] = {}
-        whole: set[int] = set()
-        for place, length, group in hits.tolist():
-            for row in range(self.first[group], self.first[group + 1]):
-                start = self.starts[row]
-                if self.sizes[row] != length or not np.array_equal(
-                    self.units[start : start + length], numbers[place : place + length]
-                ):
-                    continue  # a hash is not a match
-                item = int(self.of_item[row])
-                spans.setdefault(item, []).append((place, place + length))
-                grams.setdefault(item, set()).add(group)
-                if length < self.n:
-                    whole.add(item)
-        return [
-            Match(item, len(grams[item]), int(self.totals[item]), item in whole, tuple(dict.fromkeys(spans[item])), by_character)
-            for item in spans
-        ]
-
-
-@numba.njit(cache=True)
-def _step(value: np.uint64, unit: int) -> np.uint64:  # pragma: no cover - compiled
-    value = (value ^ np.uint64(unit + 1)) * np.uint64(0x9E3779B97F4A7C15)
-    return value ^ (value >> np.uint64(29))
-
-
-@numba.njit(cache=True)
-def _gram_hash(units: np.ndarray, start: int, length: int) -> np.uint64:  # pragma: no cover - compiled
-    value = np.uint64(0)
-    for place in range(start, start + length):
-        value = _step(value, units[place])
-    return _step(value, length)
-
-
-@numba.njit(cache=True)
-def _gram_hashes(units: np.ndarray, starts: np.ndarray, sizes: np.ndarray) -> np.ndarray:  # pragma: no cover - compiled
-    hashes = np.empty(len(starts), dtype=np.uint64)
-    for index in range(len(starts)):
-        hashes[index] = _gram_hash(units, starts[index], sizes[index])
-    return hashes
-
-
-@numba.njit(cache=True)
-def _fill(bits: np.ndarray, hashes: np.ndarray) -> None:  # pragma: no cover - compiled
-    mask = np.uint64(len(bits) * 64 - 1)
-    for value in hashes:
-        at = value & mask
-        bits[at >> np.uint64(6)] |= np.uint64(1) << (at & np.uint64(63))
-
-
-@numba.njit(cache=True)
-def _scan(
-    units: np.ndarray, lengths: np.ndarray, hashes: np.ndarray, bits: np.ndarray
-) -> np.ndarray:  # pragma: no cover - compiled
-    """(place, length, index in `hashes`) of every window that may be an n-gram, by place; unknown units are -1."""
-    found = np.empty((16, 3), dtype=np.int64)
-    count = 0
-    mask = np.uint64(len(bits) * 64 - 1)
-    known = 0
-    for place in range(len(units)):
-        known = max(known, place)  # all units from `place` up to here are known
-        while known < len(units) and units[known] >= 0 and known < place + lengths[-1]:
-            known += 1
-        if place + lengths[0] > known:
-            continue
-        value = np.uint64(0)
-        reached = place
-        for length in lengths:
-            if place + length > known:
-                break
-            while reached < place + length:
-                value = _step(value, units[reached])
-                reached += 1
-            gram = _step(value, length)
-            at = gram & mask
-            if not (bits[at >> np.uint64(6)] >> (at & np.uint64(63))) & np.uint64(1):
-                continue
-            index = np.searchsorted(hashes, gram)
-            if index < len(hashes) and hashes[index] == gram:
-                if count == len(found):
-                    larger = np.empty((2 * count, 3), dtype=np.int64)
-                    larger[:count] = found
-                    found = larger
-                found[count, 0] = place
-                found[count, 1] = length
-                found[count, 2] = index
-                count += 1
-    return found[:count]
+def _with_bare(questions: Sequence[str], by_character: bool) -> list[str]:
+    """The questions, and behind them what is another one without its label."""
+    cut = characters if by_character else words
+    found = list(questions)
+    for text in questions:
+        bare = LABEL.sub("", text)
+        if bare != text and cut(bare) not in [cut(known) for known in found]:
+            found.append(bare)
+    return found

@@ -12,7 +12,7 @@ over a page with other words in between is out of reach of n-grams.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
@@ -21,6 +21,7 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from manifests.storage import Folder
+from stages import code_points
 from stages.benchmarks import (
     CHARACTERS,
     SHORT_CHARACTERS,
@@ -29,12 +30,11 @@ from stages.benchmarks import (
     BenchmarkIndex,
     Item,
     Match,
-    characters,
     load_items,
     unit_spans,
-    words,
 )
-from stages.stage import DataPath, Options, Stage, Verdict
+from stages.ngrams import characters, words
+from stages.stage import EXAMPLE, DataPath, Options, Stage, Verdict
 
 EVIDENCE_CHARACTERS = 400
 """Of the matched text at most so much is stored."""
@@ -42,6 +42,9 @@ EVIDENCE_CHARACTERS = 400
 LEAST_REMAINDER = 200
 MOST_PIECES = 10
 """A document that cutting leaves with fewer characters, or in more pieces, is removed (Brown et al. 2020)."""
+
+NAMED_ITEMS = 5
+"""An edit row names so many items of a benchmark."""
 
 LIMITS = "n-grams do not find a paraphrase, a translation, or an item with other words in between"
 
@@ -80,7 +83,7 @@ class DecontaminationOptions(Options):
 
 class Decontamination(Stage[DecontaminationOptions]):
     name: ClassVar[str] = "decontamination"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     options_type: ClassVar[type[Options]] = DecontaminationOptions
     removal_rules: ClassVar[tuple[str, ...]] = ("decontamination.ngram", "decontamination.short_item")
     columns: ClassVar[tuple[str, ...]] = ("text",)
@@ -97,32 +100,42 @@ class Decontamination(Stage[DecontaminationOptions]):
         verdict.value, verdict.threshold = np.full(rows, np.nan), np.full(rows, np.nan)
         verdict.detail = [None] * rows
         evidence: dict[str, list[str | None]] = {name: [None] * rows for name in ("benchmark", "item", "evidence")}
-        texts: list[str | None] = batch["text"].to_pylist()
-        for row, text in enumerate(texts):
-            matches = self.index.scan(text) if text else []
+        cut: dict[int, str] = {}
+        for row, matches in self.index.scan_all(batch["text"]).items():
             self._note(matches)
-            guilty = [match for match in matches if self._reaches(match)]
-            if not text or not guilty:
+            guilty = sorted(
+                (match for match in matches if self._reaches(match)),
+                key=lambda match: (-self._value(match), -match.matched, match.item),
+            )
+            if not guilty:
                 continue
+            page = _Page(batch["text"][row].as_py())
             if self.options.action == "cut":
-                cut = _cut(text, guilty, self.options.context)
-                if cut is not None:
-                    texts[row] = cut[0]
-                    verdict.edits.add(row, "decontamination.cut", cut[1])
+                rest = page.without(guilty, self.options.context)
+                if rest is not None:
+                    cut[row] = rest
+                    for rule, count, detail in self._cuts(page, guilty):
+                        verdict.edits.add(row, rule, count, detail)
                     continue
-            worst = min(guilty, key=lambda match: (-self._value(match), -match.matched, match.item))
-            item = self.index.items[worst.item]
+            worst = guilty[0]
             verdict.rule[row] = SHORT_ITEM if worst.whole else NGRAM
             verdict.value[row] = self._value(worst)
             verdict.threshold[row] = self._threshold(worst)
-            where, passage = _passage(text, worst)
-            evidence["benchmark"][row], evidence["item"][row], evidence["evidence"][row] = item.benchmark, item.name, passage
+            evidence["benchmark"][row], evidence["item"][row] = self.index.names[worst.item]
+            evidence["evidence"][row] = page.passage(worst)
             others = f"; {len(guilty) - 1} more items" if len(guilty) > 1 else ""
-            verdict.detail[row] = f"{worst.matched} of {worst.total} n-grams, first at {where}{others}"
-        if verdict.edits.rows:
-            verdict.columns["text"] = pa.array(texts, pa.large_string())
+            verdict.detail[row] = f"{worst.matched} of {worst.total} n-grams, first at {page.where(worst)}{others}"
+        if cut:
+            texts = batch["text"].to_pylist()
+            verdict.columns["text"] = pa.array([cut.get(row, text) for row, text in enumerate(texts)], pa.large_string())
         verdict.evidence = {name: pa.array(values, pa.string()) for name, values in evidence.items()}
         return verdict
+
+    def compile(self) -> None:
+        self.index.scan_all(EXAMPLE["text"])
+
+    def identity(self) -> dict[str, str]:
+        return code_points.identity()
 
     def report(self) -> dict[str, Any]:
         """benchmark → item → [most distinct n-grams that one document had, the item's n-grams], for items seen so far.
@@ -131,8 +144,8 @@ class Decontamination(Stage[DecontaminationOptions]):
         """
         report: dict[str, dict[str, list[int]]] = {}
         for index in sorted(self._found):
-            item = self.index.items[index]
-            report.setdefault(item.benchmark, {})[item.name] = list(self._found[index])
+            benchmark, item = self.index.names[index]
+            report.setdefault(benchmark, {})[item] = list(self._found[index])
         return report
 
     def summary(self, reports: list[dict[str, Any]]) -> dict[str, Any]:
@@ -143,18 +156,34 @@ class Decontamination(Stage[DecontaminationOptions]):
         found = merge_reports(reports)
         rows: dict[str, dict[str, Any]] = {}
         unchecked = set(self.index.unchecked)
-        for index, item in enumerate(self.index.items):
-            empty = {"benchmark": item.benchmark, "items": 0, "found": found.get(item.benchmark, {}), "unchecked": []}
-            row = rows.setdefault(item.benchmark, empty)
+        for index, (benchmark, item) in enumerate(self.index.names):
+            row = rows.get(benchmark)
+            if row is None:
+                row = rows[benchmark] = {"benchmark": benchmark, "items": 0, "found": found.get(benchmark, {}), "unchecked": []}
             row["items"] += 1
             if index in unchecked:
-                row["unchecked"].append(item.name)
+                row["unchecked"].append(item)
         return {
             "n": self.options.n,
             "ngrams": self.index.ngrams,
             "benchmarks": [rows[name] for name in sorted(rows)],
             "limits": LIMITS,
         }
+
+    def _cuts(self, page: _Page, guilty: list[Match]) -> Iterator[tuple[str, int, str]]:
+        """Of every benchmark of which something is cut: rule, distinct n-grams, and which items, the strongest first."""
+        of: dict[str, list[Match]] = {}
+        for match in guilty:
+            of.setdefault(self.index.names[match.item][0], []).append(match)
+        for benchmark in sorted(of):
+            mine = of[benchmark]
+            said = [
+                f"{self.index.names[match.item][1]}: {match.matched} of {match.total} n-grams, first at {page.where(match)}"
+                for match in mine[:NAMED_ITEMS]
+            ]
+            if len(mine) > NAMED_ITEMS:
+                said.append(f"{len(mine) - NAMED_ITEMS} more items")
+            yield f"{self.name}.cut:{benchmark}", sum(match.matched for match in mine), "; ".join(said)
 
     def _note(self, matches: list[Match]) -> None:
         for match in matches:
@@ -228,41 +257,58 @@ def _common(path: str, most: int) -> frozenset[str]:
     return frozenset(phrases)
 
 
-def _passage(text: str, match: Match) -> tuple[str, str]:
-    """Where the first match stands, and how it reads there, personal data replaced."""
-    from stages.personal_data import scrub
+class _Page:
+    """A text in which something was found."""
 
-    first, last = match.spans[0]
-    spans = unit_spans(text, match.characters)
-    if spans is None:
-        where = f"characters of the text without white space {first} to {last}"
-        passage = characters(text)[first:last]
-    else:
-        start, end = spans[first][0], spans[last - 1][1]
-        where, passage = f"characters {start} to {end}", " ".join(text[start:end].split())
-    return where, scrub(passage)[:EVIDENCE_CHARACTERS]
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._spans: dict[bool, list[tuple[int, int]] | None] = {}
 
-
-def _cut(text: str, matches: list[Match], context: int) -> tuple[str, int] | None:
-    """(text without the matches and `context` characters around each, number of cuts); None where too little is left."""
-    holes: list[tuple[int, int]] = []
-    for match in matches:
-        spans = unit_spans(text, match.characters)
+    def where(self, match: Match) -> str:
+        """Where the first match stands."""
+        first, last = match.spans[0]
+        spans = self._of(match.characters)
         if spans is None:
-            return None
-        holes += [(spans[first][0] - context, spans[last - 1][1] + context) for first, last in match.spans]
-    joined: list[list[int]] = []
-    for start, end in sorted(holes):
-        if joined and start <= joined[-1][1]:
-            joined[-1][1] = max(joined[-1][1], end)
+            return f"characters of the text without white space {first} to {last}"
+        return f"characters {spans[first][0]} to {spans[last - 1][1]}"
+
+    def passage(self, match: Match) -> str:
+        """How the first match reads there, personal data replaced."""
+        from stages.personal_data import scrub
+
+        first, last = match.spans[0]
+        spans = self._of(match.characters)
+        if spans is None:
+            passage = characters(self.text)[first:last]
         else:
-            joined.append([max(0, start), end])
-    ends = [0, *(end for _, end in joined)]
-    pieces = [text[end:start].strip() for end, (start, _) in zip(ends, joined, strict=False)]
-    pieces = [piece for piece in [*pieces, text[ends[-1] :].strip()] if piece]
-    if len(pieces) > MOST_PIECES or sum(map(len, pieces)) < LEAST_REMAINDER:
-        return None
-    return "\n\n".join(pieces), len(joined)
+            passage = " ".join(self.text[spans[first][0] : spans[last - 1][1]].split())
+        return scrub(passage)[:EVIDENCE_CHARACTERS]
+
+    def without(self, matches: list[Match], context: int) -> str | None:
+        """The text without the matches and `context` characters around each; None where too little is left."""
+        holes: list[tuple[int, int]] = []
+        for match in matches:
+            spans = self._of(match.characters)
+            if spans is None:
+                return None
+            holes += [(spans[first][0] - context, spans[last - 1][1] + context) for first, last in match.spans]
+        joined: list[list[int]] = []
+        for start, end in sorted(holes):
+            if joined and start <= joined[-1][1]:
+                joined[-1][1] = max(joined[-1][1], end)
+            else:
+                joined.append([max(0, start), end])
+        ends = [0, *(end for _, end in joined)]
+        pieces = [self.text[end:start].strip() for end, (start, _) in zip(ends, joined, strict=False)]
+        pieces = [piece for piece in [*pieces, self.text[ends[-1] :].strip()] if piece]
+        if len(pieces) > MOST_PIECES or sum(map(len, pieces)) < LEAST_REMAINDER:
+            return None
+        return "\n\n".join(pieces)
+
+    def _of(self, by_character: bool) -> list[tuple[int, int]] | None:
+        if by_character not in self._spans:
+            self._spans[by_character] = unit_spans(self.text, by_character)
+        return self._spans[by_character]
 
 
 def ngram_documents(texts: Iterable[str], index: BenchmarkIndex) -> dict[str, int]:

@@ -53,12 +53,20 @@ class Edits:
     counts: list[int] = field(default_factory=list)
     details: list[str | None] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.details = self.details or [None] * len(self.rows)
+
     def add(self, row: int, rule: str, count: int, detail: str | None = None) -> None:
         if count:
             self.rows.append(row)
             self.rules.append(rule)
             self.counts.append(count)
             self.details.append(detail)
+
+    @property
+    def columns(self) -> tuple[list[str], list[int], list[str | None]]:
+        """Rules, counts and details."""
+        return self.rules, self.counts, self.details
 
 
 @dataclass

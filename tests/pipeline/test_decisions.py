@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manifests.rules import Rule
-from manifests.schemas import DOCUMENTS, REMOVALS
-from pipeline.decisions import Applied, ConservationError
+from manifests.schemas import DOCUMENTS, EDITS, REMOVALS
+from pipeline.decisions import DETAIL_CHARACTERS, Applied, ConservationError
 from pipeline.run import RunFailed
 from stages import registry
 from stages.stage import Edits, Filter, Measurement, Options, Stage, Verdict
@@ -157,6 +157,18 @@ def test_each_text_that_changed_and_stayed_has_an_edit_row_and_no_other(document
     count = applied.expect("told")
     assert count.bytes_in == sum(len(text.encode()) for text in before)
     assert count.bytes_kept == sum(len(new.encode()) for _, new, stays in documents if stays)
+
+
+def test_an_edit_row_says_what_the_stage_says_without_personal_data_and_not_at_any_length() -> None:
+    edits = Edits()
+    edits.add(0, "told.changed", 2, f"item of jane.roe@example.org{' and more' * 100}")
+    edits.add(1, "told.changed", 1)
+    edits.add(1, "told.nothing", 0, "no edit")
+    applied = Applied("docs.1.told")
+    applied.stage(Told([-1, -1], ["A", "B"], edits), batch_of(["a", "b"]))
+    assert applied.edits().schema.equals(EDITS)
+    said, none = applied.edits()["detail"].to_pylist()
+    assert said.startswith("item of <EMAIL> and more") and len(said) == DETAIL_CHARACTERS and none is None
 
 
 bounds = st.sampled_from(["keep_if_at_least", "keep_if_at_most", "keep_if_above", "keep_if_below"])

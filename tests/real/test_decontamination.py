@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from stages.benchmarks import words
+from stages.ngrams import words
 from stages.decontamination import Decontamination, DecontaminationOptions
 
 DATA = Path(os.environ.get("CORPUSMILL_TEST_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))

@@ -5,24 +5,21 @@ import unicodedata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manifests.schemas import REMOVALS
-from stages.benchmarks import (
-    BenchmarkError,
-    BenchmarkIndex,
-    Item,
-    characters,
-    load_items,
-    unit_spans,
-    words,
-)
+from stages import ngram_kernels as kernels
+from stages.benchmarks import BenchmarkError, BenchmarkIndex, Item, load_items, unit_spans
 from stages.decontamination import Decontamination, DecontaminationOptions, merge_reports, ngram_documents
+from stages.ngrams import characters, units_of, words
 from stages.registry import find
+from stages.shingles import is_unspaced
 from stages.stage import Verdict
+from tests.stages import plain_ngrams
 
 QUESTION = " ".join(f"item{number}" for number in range(40))
 FILLER = [f"filler{number}" for number in range(500)]
@@ -221,7 +218,9 @@ def test_cutting_leaves_the_rest_and_logs_the_edit(tmp_path: Path) -> None:
     assert verdict.rule.tolist() == [-1, -1]
     expected = text[: start - 20].strip() + "\n\n" + text[end + 20 :].strip()
     assert verdict.columns["text"].to_pylist() == [expected, document()]
-    assert (verdict.edits.rows, verdict.edits.rules, verdict.edits.counts) == ([0], ["decontamination.cut"], [1])
+    assert (verdict.edits.rows, verdict.edits.rules, verdict.edits.counts) == ([0], ["decontamination.cut:bench"], [28])
+    where = f"characters {start} to {text.index('item12') + len('item12')}"
+    assert verdict.edits.details == [f"i: 28 of 28 n-grams, first at {where}"]
     assert decided(stage, expected).rule.tolist() == [-1] and "text" not in decided(stage, expected).columns
 
 
@@ -258,24 +257,93 @@ def test_reports_of_parts_join_to_the_report_of_the_whole() -> None:
     assert list(merged["b"]) == ["c", "i"]
 
 
-letters = st.lists(st.sampled_from(["a", "b", "c", "d,", "É", "e\u0301", "—", "“F”"]), max_size=40)
+LETTERS = (
+    *("a", "b", "K", "ab", " ", " ", " ", "\n", "\u00a0", "\u2003", "\x1c", "\u200b", "\0"),
+    *("-", ".", "…", "“", "$", "´", "\u00b4", "\u2260", "="),  # deleted; two of them are others after NFC
+    *("É", "e\u0301", "\u0301", "\u0327", "\u0323", "ß", "İ", "i\u0307", "\u212a", "\u2126", "Ⱥ", "ﬁ", "Ǆ", "ǅ"),
+    *("Σ", "σ", "ς", "ΑΣ", "Σ.", "ΟΔΟΣ"),  # the capital's lower case is another one at the end of a word
+    *("क", "ि", "\u093c", "क़", "ά", "\u1f71", "각", "\u1100", "\u1161", "\u11a8", "가"),
+    *("中", "国", "的", "\uf900", "豈", "か\u3099", "が", "สวัส", "ดี", "\U0001f600", "\U00020000", "\U0010ffff", "\ufffd"),
+)
+strings = st.lists(st.sampled_from(LETTERS), max_size=40).map("".join)
+drawn_items = st.builds(
+    lambda name, questions, others: Item("b", name, questions or others[:1] or ["a"], others),
+    st.just("i"),
+    st.lists(st.one_of(strings, strings.map("Question: {}".format)), max_size=2),
+    st.lists(strings, max_size=2),
+)
 
 
-@given(st.lists(letters, min_size=1, max_size=5), letters)
-def test_matches_are_those_of_comparing_all_words(items: list[list[str]], page: list[str]) -> None:
-    n, short = 4, 2
-    index = BenchmarkIndex([Item("b", str(number), [" ".join(item)]) for number, item in enumerate(items)], n, short)
-    text_words = words(" ".join(page))
-    expected = {}
-    for number, item in enumerate(items):
-        units = words(" ".join(item))
-        size = n if len(units) >= n else len(units)
-        grams = {tuple(units[i : i + size]) for i in range(len(units) - size + 1)} if size >= short else set()
-        found = grams & {tuple(text_words[i : i + size]) for i in range(len(text_words) - size + 1)}
-        if found:
-            expected[number] = (len(found), len(grams), size < n)
-    got = {match.item: (match.matched, match.total, match.whole) for match in index.scan(" ".join(page))}
-    assert got == expected
+@settings(max_examples=400, deadline=None)
+@given(st.lists(drawn_items, min_size=1, max_size=4), st.lists(strings, min_size=1, max_size=4), st.data())
+def test_matches_are_those_of_comparing_all_units(items: list[Item], pages: list[str], data: st.DataObject) -> None:
+    shape = data.draw(st.sampled_from([(4, 2, 4, 2), (3, 1, 3, 1), (2, 2, 2, 2), (5, 4, 8, 6)]))
+    pages += ["".join(pages), " ".join([pages[0], *items[0].questions]), *items[-1].others]
+    index = BenchmarkIndex(items, *shape)
+    found = index.scan_all(pa.array(pages, pa.large_string()))
+    assert found == {row: expected for row, page in enumerate(pages) if (expected := plain_ngrams.matches(page, items, *shape))}
+    assert index.unchecked == [
+        number
+        for number, item in enumerate(items)
+        if not plain_ngrams.item_grams(
+            item,
+            by := is_unspaced(" ".join(item.questions)),
+            shape[2 if by else 0],
+            min(shape[3 if by else 1], shape[2 if by else 0]),
+        )
+    ]
+
+
+def test_every_character_is_read_as_python_reads_it() -> None:
+    """Between letters, so that marks and cases that depend on neighbours show."""
+    points = [point for point in range(0x40000) if not 0xD800 <= point < 0xE000]
+    texts = [" ".join(f"A{chr(point)}b" for point in points[start : start + 256]) for start in range(0, len(points), 256)]
+    for by_character in (False, True):
+        units = units_of(texts, by_character)
+        bounds = units.bounds.tolist()
+        plain = units.plain.tobytes()
+        read = [plain[bounds[place] : bounds[place + 1]].decode() for place in range(len(bounds) - 1)]
+        assert read == [unit for text in texts for unit in plain_ngrams.units(text, by_character)]
+    index = BenchmarkIndex([Item("b", str(number), [text]) for number, text in enumerate(texts)], 2)
+    found = index.scan_all(pa.array(texts, pa.large_string()))
+    own = [next(match for match in found[row] if match.item == row) for row in range(len(texts))]
+    assert all(match.matched == match.total for match in own)
+
+
+def test_characters_of_a_large_text_are_read_in_windows_that_overlap() -> None:
+    word = "".join(chr(0x4E00 + number) for number in range(300))
+    index = BenchmarkIndex([Item("b", "i", [word])])
+    for place in (
+        kernels.WINDOW - 1,
+        kernels.WINDOW - 19,
+        kernels.WINDOW - 150,
+        2 * kernels.WINDOW - 280,
+        3 * kernels.WINDOW - 400,
+    ):
+        (match,) = index.scan("é" * place + word + "é" * 100)
+        assert match.matched == match.total == 281
+        assert match.spans == tuple((place + number, place + number + 20) for number in range(281))
+
+
+def test_a_sliced_column_with_nulls_is_read_where_it_begins() -> None:
+    index = BenchmarkIndex([Item("b", "i", [QUESTION])])
+    column = pa.array(["x", QUESTION, None, "", QUESTION.upper(), "é " + QUESTION, None], pa.large_string())
+    for kind in (pa.large_string(), pa.string()):
+        assert list(index.scan_all(column.cast(kind).slice(2))) == [2, 3]
+    assert index.scan_all(pa.chunked_array([column, column])).keys() == {1, 4, 5, 8, 11, 12}
+    assert index.scan_all(column.slice(7)) == index.scan_all(pa.array(["", None], pa.large_string())) == {}
+
+
+@pytest.mark.parametrize("page", [f"{QUESTION.rpartition(' ')[0]} another", QUESTION.replace("0 item1", "0it em1"), QUESTION])
+def test_a_hash_is_not_a_match(page: str) -> None:
+    """The only n-gram of the index is given the hash of the page's."""
+    index = BenchmarkIndex([Item("b", "i", [QUESTION])], n=40)
+    units, mixed = units_of([page], False), np.empty(1, np.uint64)
+    kernels.gram_hashes(units.hashes, np.zeros(1, np.int64), np.full(1, 40, np.int32), mixed)
+    grams = index._grams[False].grams
+    grams.hashes[:], grams.slots[:], grams.bits[:] = mixed, 0, np.uint64(2**64 - 1)
+    grams.slots[int(mixed[0]) + 1 & len(grams.slots) - 1] = kernels.UNKNOWN
+    assert len(index.scan(page)) == (page == QUESTION)
 
 
 @given(st.text())
