@@ -10,10 +10,18 @@ from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
+import yaml
 
 from bench.extraction_settings import SETS, four_gram_scores
 from manifests.schemas import RECORDS, empty_rows
+from manifests.storage import Folder
+from manifests.verify import verify
+from pipeline.execution import InlineExecutor
+from pipeline.progress import Progress
+from pipeline.recipe import Recipe
+from pipeline.run import run
 from stages.extraction import Extraction, ExtractionOptions
 from stages.pre_check import PreCheck, PreCheckOptions
 
@@ -108,3 +116,32 @@ def test_the_look_before_extraction_is_seldom_wrong_on_real_pages() -> None:
     language = summary["rules"][1]
     assert language["found"] == language["sampled"] > 0.5 * len(pages)
     assert sum(rule["stayed"] for rule in summary["rules"]) <= 0.02 * len(pages)
+
+
+def test_a_corpus_with_every_page_sampled_keeps_what_it_keeps_without_the_look(tmp_path: Path) -> None:
+    (tmp_path / "pages").symlink_to(DATA / "html_gold" / "trafilatura")
+    kept: dict[bool, set[str]] = {}
+    for look in (False, True):
+        stages: list[object] = [{"extraction": {"fast": True}}, {"language": {"keep": ["en"]}}]
+        if look:
+            stages.insert(0, {"pre_check": {"keep": ["en"], "sample": 1, "extraction": {"fast": True}}})
+        component = {
+            "source": "pages",
+            "format": "folder",
+            "files": ["eval/*", "cache/c*"],
+            "licence": "various",
+            "stages": stages,
+        }
+        written = tmp_path / f"recipe{look}.yaml"
+        written.write_text(yaml.safe_dump({"corpus": "checked", "components": {"web": component}, "stages": []}))
+        corpus = tmp_path / f"corpus{look}"
+        manifest = run(Recipe.load(str(written)), Folder(corpus), InlineExecutor(), Progress(quiet=True)).manifest
+        assert list(verify(Folder(corpus), manifest)) == []
+        kept[look] = set(ds.dataset(sorted(corpus.glob("logs/documents/*/*.parquet"))).to_table()["id"].to_pylist())
+        removed = ds.dataset(sorted(corpus.glob("logs/removals/*/*.parquet"))).to_table().to_pylist()
+        if look:
+            early = [row for row in removed if row["stage"] == "pre_check"]
+            assert len(early) > 10 and all(str(row["detail"]).endswith(" agrees") for row in early)
+            [summary] = [one for one in manifest.content.summaries if one["stage"] == "pre_check"]
+            assert sum(rule["sampled"] - rule["stayed"] for rule in summary["rules"]) == len(early)
+    assert kept[True] == kept[False] and len(kept[True]) > 3
