@@ -232,11 +232,19 @@ def _trafilatura(settings: dict[str, Any]) -> Engine:
             return _removed("empty", 0)
         if can_be_deep and (depth := _depth(tree)) > settings["max_depth"]:
             return _removed("too_deep", depth)
+        try:
+            extracted = extracted_from(tree)
+        except _GaveUp:
+            # It cannot copy an element whose name no XML has, such as that of `<p"class=x>`.
+            extracted = extracted_from(_with_valid_names(_tree(html)))
+        return _kept(extracted) if extracted and extracted.strip() else _removed("empty", 0)
+
+    def extracted_from(tree: Any) -> str | None:
         refusals.messages.clear()
         extracted: str | None = extract(tree, options=options)
         if extracted is None and not any(message.startswith(_NOTHING_FOUND) for message in refusals.messages):
-            raise ValueError(f"trafilatura gave up: {' '.join(refusals.messages) or 'no reason'}")
-        return _kept(extracted) if extracted and extracted.strip() else _removed("empty", 0)
+            raise _GaveUp(f"trafilatura gave up: {' '.join(refusals.messages) or 'no reason'}")
+        return extracted
 
     return text_of
 
@@ -328,6 +336,17 @@ def _readable(character: str) -> str:
     return character if category == "Cf" and _VISIBLE_FORMAT.match(character) else ""
 
 
+class _GaveUp(ValueError):
+    """trafilatura met an error of its own and returned nothing."""
+
+
+def _with_valid_names(tree: Any) -> Any:
+    for element in tree.iter():
+        if not _NAME.fullmatch(element.tag):
+            element.tag = "span"
+    return tree
+
+
 class _Refusals(logging.Handler):
     """trafilatura turns a TypeError within it into "no text"; its log tells that apart from a page without any."""
 
@@ -346,6 +365,7 @@ _VISIBLE_FORMAT = re.compile("[\u0600-\u0605\u06dd\u070f\u0890\u0891\u08e2\U0001
 """Signs of Arabic, Syriac and Kaithi that enclose the digits beside them; the letters that flags of regions are spelt with."""
 _IMPLIED_LEVELS = 3
 """Elements that a parser adds above those that are written: html, body, p."""
+_NAME = re.compile(r"[A-Za-z_][\w.\-]*")
 _NOTHING_FOUND = "text and comments not long enough"
 _START_TAG = re.compile(r"<[A-Za-z]")
 _CONTROLS = bytes([*range(9), *range(14, 32)])
