@@ -14,6 +14,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -23,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from manifests.storage import Folder
-from stages.ngrams import EXEMPT, Hit, NgramIndex, Passages, characters, scan, unit_counts, units_of, words
+from stages.ngrams import EXEMPT, Hit, NgramIndex, Passages, characters, scan, unit_counts, units_of, without_surrogates, words
 from stages.shingles import is_unspaced
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
@@ -71,26 +72,29 @@ class Match:
         return 1.0 if self.whole else self.matched / self.total
 
 
-def load_items(path: str) -> list[Item]:
-    """The items of a JSONL file, or of every JSONL file (also gzipped) below a folder, sorted by benchmark and name.
+def load_items(*paths: str) -> list[Item]:
+    """The items of JSONL files, and of every JSONL file (also gzipped) below folders, sorted by benchmark and name.
 
     Fields: `benchmark` (else the file's name), `item` or `id` (else the line's number from 0), and `text`, or
     `question` with `choices` and `answer`. Lines with the same benchmark and name are one item. BenchmarkError names
     file and line.
     """
     items: dict[tuple[str, str], Item] = {}
-    for name, lines in _files(path):
-        stem = PurePosixPath(name).name.split(".")[0]
-        for number, line in enumerate(lines):
-            if not line.strip():
-                continue
-            item = _item(line, stem, number, f"{name}:{number + 1}")
-            known = items.setdefault((item.benchmark, item.name), item)
-            if known is not item:
-                known.questions += item.questions
-                known.others += item.others
-    if not items:
-        raise BenchmarkError(f"{path}: no benchmark items")
+    for path in paths:
+        read = 0
+        for name, lines in _files(path):
+            stem = PurePosixPath(name).name.split(".")[0]
+            for number, line in enumerate(lines):
+                if not line.strip():
+                    continue
+                read += 1
+                item = _item(line, stem, number, f"{name}:{number + 1}")
+                known = items.setdefault((item.benchmark, item.name), item)
+                if known is not item:
+                    known.questions += item.questions
+                    known.others += item.others
+        if not read:
+            raise BenchmarkError(f"{path}: no benchmark items")
     return [items[key] for key in sorted(items)]
 
 
@@ -191,7 +195,7 @@ def _files(path: str) -> Iterator[tuple[str, list[bytes]]]:
         data = folder.read(name)
         try:
             data = gzip.decompress(data) if name.endswith(".gz") else data
-        except (OSError, EOFError) as error:
+        except (OSError, EOFError, zlib.error) as error:
             raise BenchmarkError(f"{name}: not a whole gzip file: {error}") from error
         yield name, data.split(b"\n")
 
@@ -204,7 +208,7 @@ def _item(line: bytes, stem: str, number: int, where: str) -> Item:
     if not isinstance(record, dict):
         raise BenchmarkError(f"{where}: a benchmark item is a JSON object, not {type(record).__name__}")
     name = next((record[key] for key in ("item", "id") if record.get(key) is not None), number)
-    item = Item(str(record.get("benchmark") or stem), str(name))
+    item = Item(without_surrogates(str(record.get("benchmark") or stem)), without_surrogates(str(name)))
     questions = _strings(record.get("text")) or _strings(record.get("question"))
     answers = _strings(record.get("answer"))
     item.questions = questions or answers[:1]

@@ -1,9 +1,10 @@
-"""Commands about what stages use and what they did: quality train, quality report."""
+"""Commands about what stages use and what they did: quality train, quality report, contamination."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from manifests.terminal import terminal, visible
 
 if TYPE_CHECKING:
     from manifests.narrowing import Narrowing
+    from stages.contamination import Report
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="What stages use, and what they did.")
 quality = typer.Typer(no_args_is_help=True, add_completion=False, help="Train a quality classifier, and see what one removed.")
@@ -145,6 +147,108 @@ def report(
         typer.echo(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
         return
     _show_narrowing(found, top)
+
+
+FOUND = 3
+"""Exit code of `contamination --fail-on-found` where something was found: 1 and 2 are errors."""
+
+
+@app.command()
+def contamination(
+    corpus: Annotated[str, typer.Argument(help="folder or URL of a corpus")],
+    benchmark: Annotated[list[str], typer.Option(help="a JSONL file, or a folder of them; .gz too; may be given several times")],
+    n: Annotated[int, typer.Option("--n", min=2, help="words in an n-gram")] = 13,
+    min_matches: Annotated[int, typer.Option(min=1, help="distinct n-grams of one item that a document must have")] = 1,
+    min_share: Annotated[float | None, typer.Option(help="instead: this share of an item's n-grams")] = None,
+    top: Annotated[int, typer.Option(min=1, help="items of each benchmark that are shown")] = 20,
+    rows: Annotated[str | None, typer.Option(help="a file to write: a line of JSON for every document and item in it")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON, with every item")] = False,
+    fail_on_found: Annotated[bool, typer.Option(help="exit with 3 where a document holds an item")] = False,
+) -> None:
+    """Check the texts of a finished corpus against benchmarks that came later; nothing is changed."""
+    from pydantic import ValidationError
+
+    from manifests.manifest import MANIFEST, Manifest, ManifestError
+    from manifests.storage import Folder, StorageError
+    from stages.benchmarks import BenchmarkError
+    from stages.contamination import ContaminationError, check
+    from stages.decontamination import DecontaminationOptions, Threshold, index_of
+
+    try:
+        options = DecontaminationOptions(benchmarks=benchmark[0], n=n, min_matches=min_matches, min_share=min_share)
+    except ValidationError as error:
+        said = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise typer.BadParameter(f"{said} (here: {min_share} and {min_matches})", param_hint="--min-share") from None
+    target, _, file = (rows or "").rpartition("/")
+    try:
+        folder = Folder(corpus.removesuffix(f"/{MANIFEST}"))
+        manifest = Manifest.load(folder)
+        index = index_of(options, benchmark)
+        threshold = Threshold(options.min_matches, options.min_share)
+        with contextlib.ExitStack() as opened:
+            out = None
+            if rows is not None:
+                written = Folder(target or ("/" if rows.startswith("/") else "."))
+                out = opened.enter_context(written.writer(file))
+            advance = _progress(opened, sum(shard.tokens for shard in manifest.content.shards))
+            report = check(folder, manifest, index, threshold, out, advance)
+    except (ManifestError, StorageError, BenchmarkError, ContaminationError, OSError) as error:
+        typer.echo(visible(f"error: {error}"), err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(json.dumps(report.as_json(), indent=1, ensure_ascii=False))
+    else:
+        _show_contamination(report, top)
+    if fail_on_found and report.contaminated:
+        raise typer.Exit(FOUND)
+
+
+def _progress(opened: contextlib.ExitStack, tokens: int) -> Callable[[int], object]:
+    """A bar on a terminal, and nothing elsewhere."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = terminal(stderr=True)
+    columns = (TextColumn("reading"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
+    bar = opened.enter_context(Progress(*columns, console=console, transient=True, disable=not console.is_terminal))
+    task = bar.add_task("tokens", total=tokens)
+    return lambda read: bar.advance(task, read)
+
+
+def _show_contamination(report: Report, top: int) -> None:
+    from rich.table import Table
+
+    console = terminal()
+    for split, number in report.documents.items():
+        console.print(f"{split}: {report.touched[split]:,} of {number:,} documents hold an item")
+    if report.unread:
+        console.print(f"{report.unread:,} kept documents stand in no shard and were not read")
+    for name, one in report.as_json()["benchmarks"].items():
+        held = [(item, found) for item, found in one["found"].items() if found["documents"]]
+        part = len(one["found"]) - len(held)
+        touched = ", ".join(f"{split} {number:,}" for split, number in one["documents"].items() if number)
+        console.print()
+        console.print(
+            visible(
+                f"{name}: {len(held):,} of {one['items']:,} items found"
+                + (f", in documents of {touched}" if touched else "")
+                + (f"; {part:,} more in part, below the threshold" if part else "")
+                + (f"; {len(one['unchecked']):,} too short to look for" if one["unchecked"] else "")
+            )
+        )
+        if not held:
+            continue
+        table = Table(box=None, pad_edge=False)
+        for heading in ("item", "documents", "n-grams", "of", "most of it in", "split"):
+            table.add_column(heading, justify="left" if heading in ("item", "most of it in", "split") else "right")
+        held.sort(key=lambda pair: (-pair[1]["ngrams"], pair[0]))
+        for item, found in held[:top]:
+            numbers = (f"{found[key]:,}" for key in ("documents", "ngrams", "of"))
+            table.add_row(visible(item), *numbers, visible(found["document"]), found["split"])
+        console.print(table)
+        if len(held) > top:
+            console.print(f"and {len(held) - top:,} more; --top or --json shows them")
+    console.print()
+    console.print(report.limits)
 
 
 def _show_card(card: dict[str, Any]) -> None:

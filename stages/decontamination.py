@@ -12,7 +12,8 @@ over a page with other words in between is out of reach of n-grams.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
@@ -20,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from manifests.storage import Folder
+from manifests.storage import FileStamp, Folder
 from stages import code_points
 from stages.benchmarks import (
     CHARACTERS,
@@ -81,6 +82,27 @@ class DecontaminationOptions(Options):
         return self
 
 
+@dataclass(frozen=True)
+class Threshold:
+    """How much of one item makes a document contaminated: distinct n-grams, or a share of the item's; a short item that matches
+    whole always does."""
+
+    matches: int = 1
+    share: float | None = None
+
+    def value(self, match: Match) -> float:
+        """What is compared with the bound."""
+        return float(match.matched) if self.share is None else match.share
+
+    def bound(self, match: Match) -> float:
+        if self.share is not None:
+            return self.share
+        return 1.0 if match.whole else float(self.matches)
+
+    def reached(self, match: Match) -> bool:
+        return self.value(match) >= self.bound(match)
+
+
 class Decontamination(Stage[DecontaminationOptions]):
     name: ClassVar[str] = "decontamination"
     version: ClassVar[int] = 2
@@ -90,7 +112,8 @@ class Decontamination(Stage[DecontaminationOptions]):
 
     def __init__(self, options: DecontaminationOptions) -> None:
         super().__init__(options)
-        self.index = _index(options)
+        self.index = index_of(options)
+        self.threshold = Threshold(options.min_matches, options.min_share)
         self._found: dict[int, tuple[int, int]] = {}
 
     def decide(self, batch: pa.RecordBatch) -> Verdict:
@@ -104,12 +127,12 @@ class Decontamination(Stage[DecontaminationOptions]):
         for row, matches in self.index.scan_all(batch["text"]).items():
             self._note(matches)
             guilty = sorted(
-                (match for match in matches if self._reaches(match)),
-                key=lambda match: (-self._value(match), -match.matched, match.item),
+                (match for match in matches if self.threshold.reached(match)),
+                key=lambda match: (-self.threshold.value(match), -match.matched, match.item),
             )
             if not guilty:
                 continue
-            page = _Page(batch["text"][row].as_py())
+            page = Page(batch["text"][row].as_py())
             if self.options.action == "cut":
                 rest = page.without(guilty, self.options.context)
                 if rest is not None:
@@ -119,8 +142,8 @@ class Decontamination(Stage[DecontaminationOptions]):
                     continue
             worst = guilty[0]
             verdict.rule[row] = SHORT_ITEM if worst.whole else NGRAM
-            verdict.value[row] = self._value(worst)
-            verdict.threshold[row] = self._threshold(worst)
+            verdict.value[row] = self.threshold.value(worst)
+            verdict.threshold[row] = self.threshold.bound(worst)
             evidence["benchmark"][row], evidence["item"][row] = self.index.names[worst.item]
             evidence["evidence"][row] = page.passage(worst)
             others = f"; {len(guilty) - 1} more items" if len(guilty) > 1 else ""
@@ -170,7 +193,7 @@ class Decontamination(Stage[DecontaminationOptions]):
             "limits": LIMITS,
         }
 
-    def _cuts(self, page: _Page, guilty: list[Match]) -> Iterator[tuple[str, int, str]]:
+    def _cuts(self, page: Page, guilty: list[Match]) -> Iterator[tuple[str, int, str]]:
         """Of every benchmark of which something is cut: rule, distinct n-grams, and which items, the strongest first."""
         of: dict[str, list[Match]] = {}
         for match in guilty:
@@ -190,17 +213,6 @@ class Decontamination(Stage[DecontaminationOptions]):
             most, _ = self._found.get(match.item, (0, 0))
             self._found[match.item] = (max(most, match.matched), match.total)
 
-    def _value(self, match: Match) -> float:
-        return float(match.matched) if self.options.min_share is None else match.share
-
-    def _threshold(self, match: Match) -> float:
-        if self.options.min_share is not None:
-            return self.options.min_share
-        return 1.0 if match.whole else float(self.options.min_matches)
-
-    def _reaches(self, match: Match) -> bool:
-        return self._value(match) >= self._threshold(match)
-
 
 def merge_reports(reports: Iterable[Mapping[str, Mapping[str, list[int]]]]) -> dict[str, dict[str, list[int]]]:
     """One report of several, sorted; the same whatever their order."""
@@ -213,33 +225,39 @@ def merge_reports(reports: Iterable[Mapping[str, Mapping[str, list[int]]]]) -> d
     return {benchmark: dict(sorted(merged[benchmark].items())) for benchmark in sorted(merged)}
 
 
-def _index(options: DecontaminationOptions) -> BenchmarkIndex:
-    folder, stamps = _stamps(options.benchmarks)
+def index_of(options: DecontaminationOptions, paths: Sequence[str] = ()) -> BenchmarkIndex:
+    """The index of `options.benchmarks`, or of `paths` instead; BenchmarkError where there is nothing to look for."""
+    names = tuple(paths) or (options.benchmarks,)
     exempt = frozenset[str]()
     if options.document_frequencies is not None and options.max_document_frequency is not None:
         exempt = _common(options.document_frequencies, options.max_document_frequency)
     shape = (options.n, options.short, options.characters, options.short_characters)
-    return _built(folder, stamps, shape, exempt)
+    return _built(names, tuple(map(_stamps, names)), shape, exempt)
 
 
 @lru_cache(maxsize=2)
-def _built(path: str, stamps: tuple[Any, ...], shape: tuple[int, int, int, int], exempt: frozenset[str]) -> BenchmarkIndex:
+def _built(
+    paths: tuple[str, ...], stamps: tuple[Any, ...], shape: tuple[int, int, int, int], exempt: frozenset[str]
+) -> BenchmarkIndex:
     """Kept for the next part that this process works on; `stamps` tell when the files have changed."""
-    items: list[Item] = load_items(path)
+    items: list[Item] = load_items(*paths)
     index = BenchmarkIndex(items, *shape, exempt=exempt)
     if not index.ngrams:
-        raise BenchmarkError(f"{path}: {len(items)} items, and not one n-gram to look for: all are shorter than {shape[1]} words")
+        where = ", ".join(paths)
+        raise BenchmarkError(
+            f"{where}: {len(items)} items, and not one n-gram to look for: all are shorter than {shape[1]} words"
+        )
     return index
 
 
-def _stamps(path: str) -> tuple[str, tuple[Any, ...]]:
+def _stamps(path: str) -> tuple[FileStamp, ...]:
     folder = Folder(path)
     if not folder.fs.exists(folder.root):
         raise BenchmarkError(f"{path}: no such file or folder")
     if folder.fs.isdir(folder.root):
-        return path, tuple(folder.stamps())
+        return tuple(folder.stamps())
     parent, _, name = path.rpartition("/")
-    return path, (Folder(parent or ("/" if path.startswith("/") else ".")).stamp(name),)
+    return (Folder(parent or ("/" if path.startswith("/") else ".")).stamp(name),)
 
 
 def _common(path: str, most: int) -> frozenset[str]:
@@ -257,7 +275,7 @@ def _common(path: str, most: int) -> frozenset[str]:
     return frozenset(phrases)
 
 
-class _Page:
+class Page:
     """A text in which something was found."""
 
     def __init__(self, text: str) -> None:

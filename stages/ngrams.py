@@ -78,6 +78,11 @@ def characters(text: str) -> str:
     return "".join(words(text))
 
 
+def without_surrogates(text: str) -> str:
+    """With U+FFFD, which is a symbol, for every half surrogate: JSON can spell what UTF-8 cannot."""
+    return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
 def unit_counts(texts: Sequence[str], by_character: bool) -> np.ndarray:
     """How many units each text has, int64."""
     data, offsets = _buffers(texts)
@@ -103,12 +108,11 @@ def units_of(texts: Sequence[str], by_character: bool) -> Units:
 
 
 def _buffers(texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Prepared UTF-8 of texts that may hold half surrogates: they are read as U+FFFD, which is a symbol."""
+    """The prepared UTF-8 of texts."""
     chunks = [pa.array([], pa.large_string())]
     for first in range(0, len(texts), PREPARED_AT_ONCE):
         some = texts[first : first + PREPARED_AT_ONCE]
-        prepared = [_prepared(text if text.isascii() else _SURROGATE.sub("\ufffd", text)) for text in some]
-        chunks.append(pa.array(prepared, pa.large_string()))
+        chunks.append(pa.array([_prepared(without_surrogates(text)) for text in some], pa.large_string()))
     return text_buffers.of(pa.concat_arrays(chunks))
 
 

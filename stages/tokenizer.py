@@ -22,8 +22,10 @@ from pydantic import Field, model_validator
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from manifests.identity import keyed_hash
+from stages import text_buffers
 from stages.shards import token_dtype
 from stages.stage import DataFile, Options
+from stages.tiktoken_engine import TiktokenEngine, pattern_of, why_not
 
 VERSION = 1
 NAME = "tokenizer"
@@ -47,6 +49,12 @@ BOS_NAMES = (BOS, "<|begin_of_text|>", "<|beginoftext|>", "<|startoftext|>", "<s
 """What begins a document in tokenizers that were not trained here, in the order in which they are looked for."""
 
 
+Engine = Literal["tokenizers", "tiktoken"]
+
+PARITY_BYTES = 4 << 20
+"""Text on which every run tries whether tiktoken encodes as `tokenizers` does."""
+
+
 class TokenizerError(Exception):
     """A tokenizer that would lose text, or a sample that nothing can be learned from."""
 
@@ -66,6 +74,9 @@ class TokenizerOptions(Options):
     )
     minimum_frequency: int = Field(2, ge=1, description="a pair that occurs less often is not merged")
     bos: str | None = Field(None, description="the token of `file` that begins a document, if it has an unusual name")
+    engine: Literal["auto", "tokenizers"] = Field(
+        "auto", description="auto: tiktoken where it provably gives the same ids, which is faster; else tokenizers"
+    )
 
     @model_validator(mode="after")
     def _bos_of_a_file(self) -> TokenizerOptions:
@@ -106,6 +117,20 @@ def train_tokenizer(texts: Iterable[str], options: TokenizerOptions) -> str:
     return str(tokenizer.to_str(pretty=True))
 
 
+def choose_engine(tokenizer_json: str, bos: str | None, texts: Iterable[str]) -> tuple[Engine, str | None]:
+    """What to encode with, and why it is not tiktoken: that takes a tokenizer which passes `tiktoken_engine.why_not`, and no
+    difference on probes and on `texts`."""
+    reason = why_not(tokenizer_json)
+    if reason is not None:
+        return "tokenizers", reason
+    try:
+        encoder = Encoder(tokenizer_json, bos, "tiktoken")
+    except (ValueError, TokenizerError) as error:
+        return "tokenizers", f"tiktoken does not take it: {error}"
+    different = encoder.disagreement([*_probes([*encoder.special_tokens]), *texts])
+    return ("tokenizers", f"tiktoken encodes {different!r} otherwise") if different is not None else ("tiktoken", None)
+
+
 def sample_key(seed: int, printed_id: str) -> int:
     """A document's place in the order in which training documents are taken for the sample; 64 bits."""
     return keyed_hash(f"tokenizer sample {seed}", printed_id)
@@ -117,7 +142,7 @@ class Encoder:
     vocabulary: ids are below it. dtype: of ids on disk. bos_id: begins every document. special_tokens: name to id.
     """
 
-    def __init__(self, tokenizer_json: str, bos: str | None = None) -> None:
+    def __init__(self, tokenizer_json: str, bos: str | None = None, engine: Engine = "tokenizers") -> None:
         try:
             self._tokenizer = Tokenizer.from_str(tokenizer_json)
         except Exception as error:  # the library raises plain Exception
@@ -138,20 +163,47 @@ class Encoder:
         self.dtype = token_dtype(self.vocabulary)
         self.bos_id = self._find_bos(bos)
         self._bytes_of = self._byte_table(vocabulary, {token["id"]: token["content"] for token in added})
+        self._fast: TiktokenEngine | None = None
+        if engine == "tiktoken":
+            pattern = pattern_of(json.loads(tokenizer_json))
+            if pattern is None:
+                raise TokenizerError("tiktoken cannot cut text as it does")
+            self._fast = TiktokenEngine(pattern, self._bytes_of)
         self._check_round_trip()
 
     def encode(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         """(offsets int64 (n + 1,), ids): document i is `ids[offsets[i]:offsets[i + 1]]`, BOS and then its text."""
         lengths: list[int] = []
         pieces: list[np.ndarray] = []
+        bos = np.array([self.bos_id], dtype=self.dtype)
         for group in _groups(texts.to_pylist()):
-            for encoding in self._tokenizer.encode_batch_fast(group, add_special_tokens=False):
-                ids = np.array([self.bos_id, *encoding.ids], dtype=self.dtype)
-                lengths.append(len(ids))
-                pieces.append(ids)
+            for ids in self._ids(group):
+                lengths.append(1 + len(ids))
+                pieces += [bos, ids]
         offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
         np.cumsum(lengths, out=offsets[1:])
         return offsets, np.concatenate([np.empty(0, dtype=self.dtype), *pieces])
+
+    def disagreement(self, texts: Iterable[str]) -> str | None:
+        """The beginning of the first text that tiktoken encodes otherwise than `tokenizers`, or None."""
+        for text in texts:
+            ids = self._ids([text])[0]
+            if ids.tolist() != self._tokenizer.encode(text, add_special_tokens=False).ids:
+                return text[:80]
+        return None
+
+    def _ids(self, texts: list[str]) -> list[np.ndarray]:
+        """Of every text, without BOS. What the fast engine cannot encode is encoded by the other."""
+        if self._fast is None:
+            found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            return [np.array(encoding.ids, dtype=self.dtype) for encoding in found]
+        encoded = self._fast.encode(texts)
+        left = [row for row, ids in enumerate(encoded) if ids is None]
+        if left:
+            others = self._tokenizer.encode_batch_fast([texts[row] for row in left], add_special_tokens=False)
+            for row, encoding in zip(left, others, strict=True):
+                encoded[row] = np.array(encoding.ids, dtype=np.uint32)
+        return [ids.astype(self.dtype) for ids in encoded if ids is not None]
 
     def decode(self, ids: np.ndarray) -> bytes:
         """The UTF-8 of the text that `ids` stand for; special ids stand for nothing. ValueError for an unknown id."""
@@ -166,6 +218,31 @@ class Encoder:
         have none."""
         edges = np.concatenate([[0], np.cumsum([len(piece) for piece in self._bytes_of])]).astype(np.int64)
         return np.frombuffer(b"".join(self._bytes_of), np.uint8), edges
+
+    def decode_all(self, ids: np.ndarray, offsets: np.ndarray) -> pa.Array:
+        """The texts of n documents, large_string: document i is `ids[offsets[i]:offsets[i + 1]]`, as `encode` gives them.
+
+        ValueError for an unknown id, and for bytes that are no UTF-8.
+        """
+        if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < self.vocabulary:
+            raise ValueError(f"token id {int(ids.max())} is not in a vocabulary of {self.vocabulary}")
+        data, places = self._joined
+        lengths = np.diff(places)[ids]
+        ends = np.concatenate([[0], np.cumsum(lengths)])
+        source = np.repeat(places[ids] - ends[:-1], lengths)
+        source += np.arange(source.size)
+        texts = text_buffers.column(data[source], ends[offsets])
+        try:
+            texts.validate(full=True)
+        except pa.ArrowInvalid:
+            raise ValueError("these tokens are no UTF-8") from None
+        return texts
+
+    @cached_property
+    def _joined(self) -> tuple[np.ndarray, np.ndarray]:
+        """The bytes of all tokens, and where those of each begin, and the last end."""
+        places = np.concatenate([[0], np.cumsum(list(map(len, self._bytes_of)))])
+        return np.frombuffer(b"".join(self._bytes_of), np.uint8), places
 
     def _find_bos(self, wanted: str | None) -> int:
         names = BOS_NAMES if wanted is None else (wanted,)

@@ -61,6 +61,7 @@ def test_any_text_round_trips_and_begins_with_bos(encoder: Encoder, texts: list[
     for text, start, end in zip(texts, offsets[:-1], offsets[1:], strict=True):
         assert ids[start] == encoder.bos_id
         assert encoder.decode(ids[start:end]) == text.encode()
+    assert encoder.decode_all(ids, offsets).to_pylist() == texts
 
 
 def test_bytes_absent_from_training_do_not_vanish() -> None:
@@ -171,6 +172,16 @@ def test_ids_need_four_bytes_from_65537_entries_on(trained: str) -> None:
 def test_an_id_that_is_no_token_is_refused(encoder: Encoder) -> None:
     with pytest.raises(ValueError, match="token id 1024 is not in a vocabulary of 1024"):
         encoder.decode(np.array([5, 1024]))
+    with pytest.raises(ValueError, match="token id 1024 is not in a vocabulary of 1024"):
+        encoder.decode_all(np.array([5, 1024]), np.array([0, 2]))
+
+
+def test_documents_whose_tokens_are_no_utf_8_are_refused(encoder: Encoder) -> None:
+    """The two halves of é are whole together, and neither alone."""
+    first, second = (next(n for n in range(1024) if encoder.decode(np.array([n])) == bytes([byte])) for byte in "é".encode())
+    assert encoder.decode_all(np.array([first, second]), np.array([0, 2])).to_pylist() == ["é"]
+    with pytest.raises(ValueError, match="no UTF-8"):
+        encoder.decode_all(np.array([first, second]), np.array([0, 1, 2]))
 
 
 def test_options_that_contradict_each_other_are_refused() -> None:
