@@ -55,9 +55,13 @@ def items(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("benchmarks")
     one_each = {split: text for split, _, text in texts}
     held = [
-        {"item": f"{split} 1", "question": " ".join(text.split()[5:45]).upper(), "answer": "B"} for split, text in one_each.items()
+        {"item": f"{split} 1", "question": " ".join(text.split()[5:45]).upper(), "answer": "B"}
+        for split, text in one_each.items()
     ]
-    held += [{"item": f"{split} part", "text": " ".join(text.split()[:14]) + " and then something else altogether, unlike it"} for split, text in one_each.items()]
+    held += [
+        {"item": f"{split} part", "text": " ".join(text.split()[:14]) + " and then something else altogether, unlike it"}
+        for split, text in one_each.items()
+    ]
     held += [{"item": "short whole", "question": " ".join(texts[0][2].split()[:9])}, {"item": "too short", "question": "A."}]
     (folder / "held.jsonl").write_bytes(lines_of(held))
     unlike = [{"benchmark": "unlike", "id": number, "text": " ".join(prose(f"new {number}", 5))} for number in range(3)]
@@ -78,7 +82,9 @@ def test_every_document_and_item_is_found_that_comparing_all_words_finds(finishe
     assert len(expected) >= 7 and {split for split, *_ in expected.values()} == {"train", "validation", "test"}
     found = [json.loads(line) for line in rows.read_text().splitlines()]
     assert len(found) == len(expected)
-    assert {(row["document"], row["benchmark"], row["item"]): (row["split"], row["ngrams"], row["of"]) for row in found} == expected
+    assert {
+        (row["document"], row["benchmark"], row["item"]): (row["split"], row["ngrams"], row["of"]) for row in found
+    } == expected
     of_document = {document: text for _, document, text in texts}
     for row in found:
         first, last = (int(word) for word in row["where"].split() if word.isdigit())
@@ -161,7 +167,10 @@ def shard_of(corpus: Path) -> Path:
     ("damage", "message"),
     [
         (lambda corpus: flipped(shard_of(corpus)), r"00000.bin: not the file that the manifest lists"),
-        (lambda corpus: flipped(shard_of(corpus).with_suffix(".parquet")), r"00000.parquet: not the file that the manifest lists"),
+        (
+            lambda corpus: flipped(shard_of(corpus).with_suffix(".parquet")),
+            r"00000.parquet: not the file that the manifest lists",
+        ),
         (lambda corpus: flipped(corpus / "tokenizer.json"), "tokenizer.json: not the file that the manifest lists"),
         (lambda corpus: shard_of(corpus).unlink(), "00000.bin"),
         (lambda corpus: (corpus / "manifest.json").unlink(), "there is no manifest"),

@@ -20,8 +20,8 @@ def matches(text: str, items: list[Item], n: int, short: int, n_characters: int,
     beyond_ascii = any(not one.isascii() and unicodedata.category(one)[0] not in "PS" for one in letters)
     for number, item in enumerate(items):
         by_character = is_unspaced(" ".join(item.questions) or " ".join(item.others))
-        size, least = (n_characters, min(short_characters, n_characters)) if by_character else (n, min(short, n))
-        grams = item_grams(item, by_character, size, least)
+        size = n_characters if by_character else n
+        grams = all_grams(item, n, short, n_characters, short_characters)
         page = units(text, by_character) if beyond_ascii or not by_character else []
         spans = [
             (start, start + length)
@@ -36,7 +36,12 @@ def matches(text: str, items: list[Item], n: int, short: int, n_characters: int,
     return found
 
 
-def item_grams(item: Item, by_character: bool, n: int, short: int) -> set[tuple[str, ...]]:
+def all_grams(item: Item, n: int, short: int, n_characters: int, short_characters: int) -> set[tuple[str, ...]]:
+    """What is looked for of an item."""
+    by_character = is_unspaced(" ".join(item.questions) or " ".join(item.others))
+    if by_character:
+        n, short = n_characters, short_characters
+    short = min(short, n)
     questions = [units(text, by_character) for text in item.questions]
     for text in item.questions:
         bare = units(LABEL.sub("", text), by_character)

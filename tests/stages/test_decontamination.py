@@ -17,7 +17,6 @@ from stages.benchmarks import BenchmarkError, BenchmarkIndex, Item, load_items, 
 from stages.decontamination import Decontamination, DecontaminationOptions, merge_reports, ngram_documents
 from stages.ngrams import characters, units_of, words
 from stages.registry import find
-from stages.shingles import is_unspaced
 from stages.stage import Verdict
 from tests.stages import plain_ngrams
 
@@ -282,16 +281,7 @@ def test_matches_are_those_of_comparing_all_units(items: list[Item], pages: list
     index = BenchmarkIndex(items, *shape)
     found = index.scan_all(pa.array(pages, pa.large_string()))
     assert found == {row: expected for row, page in enumerate(pages) if (expected := plain_ngrams.matches(page, items, *shape))}
-    assert index.unchecked == [
-        number
-        for number, item in enumerate(items)
-        if not plain_ngrams.item_grams(
-            item,
-            by := is_unspaced(" ".join(item.questions)),
-            shape[2 if by else 0],
-            min(shape[3 if by else 1], shape[2 if by else 0]),
-        )
-    ]
+    assert index.unchecked == [number for number, item in enumerate(items) if not plain_ngrams.all_grams(item, *shape)]
 
 
 def test_every_character_is_read_as_python_reads_it() -> None:
