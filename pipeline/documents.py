@@ -68,9 +68,14 @@ def write_table(corpus: Folder, name: str, table: pa.Table) -> Written:
     return out.written
 
 
-def read_table(corpus: Folder, name: str) -> pa.Table:
-    with corpus.open(name) as file, pa.ipc.open_file(file) as reader:
-        return reader.read_all()
+def read_table(corpus: Folder, name: str, columns: list[str] | None = None) -> pa.Table:
+    with corpus.open(name) as file:
+        if columns is None:
+            return pa.ipc.open_file(file).read_all()
+        known = pa.ipc.open_file(file).schema
+        file.seek(0)
+        fields = [known.get_field_index(column) for column in columns]
+        return pa.ipc.open_file(file, options=pa.ipc.IpcReadOptions(included_fields=fields)).read_all()
 
 
 def text_bytes(texts: pa.Array | pa.ChunkedArray) -> np.ndarray:

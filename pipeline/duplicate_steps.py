@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, cast
 
+from pipeline.near_duplicates import SHINGLING
 from pipeline.provenance import UNICODE, versions
 from pipeline.receipts import Receipt
 from pipeline.recipe import StageSpec
@@ -45,11 +46,11 @@ def add_minhash(layout: Layout, name: str, spec: StageSpec) -> None:
     layout.record(name, spec, minhash.VERSION)
     before = dict(layout.latest)
     references = layout.references if options.scope == "corpus" else []
-    verified = verified_edges(layout, name, options, options.scope, options.keep, before, references)
+    components = verified_components(layout, name, options, options.scope, options.keep, before, references)
     cluster = f"{name}.cluster"
 
     def cluster_works(done: Done) -> list[Work]:
-        receipts = done[verified]
+        receipts = done[components]
         shared = {
             **layout.numbering(done, before, references),
             "edges": [path_of(one, "edges") for one in receipts],
@@ -62,12 +63,12 @@ def add_minhash(layout: Layout, name: str, spec: StageSpec) -> None:
             "version": minhash.VERSION,
             **layout.identity_of_parts(references),
         }
-        return [work(cluster, "all", "cluster", arguments, prints(receipts), shared)]
+        return layout.over_partitions(cluster, "cluster", arguments, prints(receipts), shared)
 
-    layout.add(cluster, "unite verified pairs, choose who stays", [verified], cluster_works)
+    layout.add(cluster, "choose who stays of every component", [components], cluster_works)
     compared = None
     if options.chain == "closure":
-        compared = _compare(layout, f"{name}.chain", f"{name}.sign", cluster, before, references, 0.0, compare=True)
+        compared = _compare(layout, f"{name}.chain", options, cluster, before, references, compare=True)
     _remove(layout, name, "minhash", minhash.RULE, options.threshold, before, cluster, compared)
 
 
@@ -135,9 +136,7 @@ def add_substring_dedup(layout: Layout, name: str, spec: StageSpec) -> None:
         _add_substring_steps(layout, own, before[component], number, component, identity)
 
 
-def _add_substring_steps(
-    layout: Layout, name: str, before: str, number: int, component: str, identity: dict[str, Any]
-) -> None:
+def _add_substring_steps(layout: Layout, name: str, before: str, number: int, component: str, identity: dict[str, Any]) -> None:
     find, cut = f"{name}.find", f"{name}.cut"
 
     def receipts(done: Done) -> list[Receipt]:
@@ -174,7 +173,7 @@ def _add_substring_steps(
     layout.decides(cut, component)
 
 
-def verified_edges(
+def verified_components(
     layout: Layout,
     name: str,
     options: BandOptions,
@@ -183,9 +182,10 @@ def verified_edges(
     before: dict[str, str],
     references: Sequence[str] = (),
 ) -> str:
-    """Steps sign, candidates, fetch and verify; the name of the last. Documents of `references` (steps) are compared too."""
+    """Steps sign, candidates, fetch, verify, unite and spread; the name of the last, whose partitions have whole components of
+    verified pairs. Documents of `references` (steps) are compared too."""
     sign, candidates = f"{name}.sign", f"{name}.candidates"
-    signing = {key: getattr(options, key) for key in ("words", "characters", "hash", "bands", "rows", "seed")}
+    signing = {key: getattr(options, key) for key in (*SHINGLING, "bands", "rows", "seed")}
 
     def sign_works(done: Done) -> list[Work]:
         arguments = {
@@ -210,19 +210,48 @@ def verified_edges(
         }
         return layout.over_partitions(candidates, "candidates", arguments, prints(receipts), shared)
 
-    layout.add(sign, "shingle sets and signatures", [*before.values(), *references], sign_works)
+    layout.add(sign, "signatures", [*before.values(), *references], sign_works)
     layout.add(candidates, "pairs that share a band", [sign], candidate_works)
-    return _compare(layout, name, sign, candidates, before, references, options.threshold, compare=False)
+    return _unite(
+        layout, name, _compare(layout, name, options, candidates, before, references, compare=False), before, references
+    )
+
+
+def _unite(layout: Layout, name: str, verify: str, before: dict[str, str], references: Sequence[str]) -> str:
+    """Steps unite and spread; the name of the last."""
+    unite, spread = f"{name}.unite", f"{name}.spread"
+
+    def unite_works(done: Done) -> list[Work]:
+        total = sum(state_of(receipt)["rows"] for receipt in layout.plan.everywhere(done, before, references))
+        given = {"nodes": [path_of(one, "nodes") for one in done[verify]], "documents": total}
+        return [work(unite, "all", "unite", {}, prints(done[verify]), given)]
+
+    def spread_works(done: Done) -> list[Work]:
+        roots = path_of(done[unite][0], "roots")
+        return [
+            work(
+                spread,
+                receipt.part,
+                "spread",
+                {"of": receipt.fingerprint, "partition": index, "partitions": layout.partitions},
+                (receipt.fingerprint, *prints(done[unite])),
+                {"edges": path_of(receipt, "edges"), "nodes": path_of(receipt, "nodes"), "roots": roots},
+            )
+            for index, receipt in enumerate(done[verify])
+        ]
+
+    layout.add(unite, "unite the components of all partitions", [verify], unite_works)
+    layout.add(spread, "bring every component together", [verify, unite], spread_works)
+    return spread
 
 
 def _compare(
     layout: Layout,
     name: str,
-    sign: str,
+    options: BandOptions,
     asking: str,
     before: dict[str, str],
     references: Sequence[str],
-    threshold: float,
     compare: bool,
 ) -> str:
     """Steps fetch and verify for the pairs that `asking` proposes; the name of the last."""
@@ -231,18 +260,19 @@ def _compare(
     def fetch_works(done: Done) -> list[Work]:
         asked = [path_of(one, "requests") for one in done[asking]]
         bases = layout.numbering(done, before, references)["bases"]
-        arguments = {"pair_partitions": layout.partitions}
-        return [
-            work(
-                fetch,
-                f"{index:05d}",
-                "fetch",
-                {**arguments, "signed": receipt.fingerprint},
-                (receipt.fingerprint, *prints(done[asking])),
-                {"sets": path_of(receipt, "sets"), "requests": asked, "index": index, "base": bases[index]},
-            )
-            for index, receipt in enumerate(done[sign])
-        ]
+        arguments = {
+            "pair_partitions": layout.partitions,
+            **{key: getattr(options, key) for key in SHINGLING},
+            "version": minhash.VERSION,
+            **UNICODE,
+        }
+        works = []
+        for index, receipt in enumerate(layout.plan.everywhere(done, before, references)):
+            state = state_of(receipt)
+            given = {"state": state, "requests": asked, "index": index, "base": bases[index]}
+            of = {**arguments, "of": state["digest"], "index": index}
+            works.append(work(fetch, f"{index:05d}", "fetch", of, (state["digest"], *prints(done[asking])), given))
+        return works
 
     def verify_works(done: Done) -> list[Work]:
         shared = {
@@ -251,10 +281,10 @@ def _compare(
             "sent": [path_of(one, "sent") for one in done[fetch]],
         }
         upstream = (*prints(done[asking]), *prints(done[fetch]))
-        arguments = {"threshold": threshold, "compare": compare}
+        arguments = {"threshold": options.threshold, "compare": compare}
         return layout.over_partitions(verify, "verify", arguments, upstream, shared)
 
-    layout.add(fetch, "bring shingle sets to their pairs", [sign, asking], fetch_works)
+    layout.add(fetch, "bring shingle sets to their pairs", [*before.values(), *references, asking], fetch_works)
     layout.add(verify, "exact Jaccard of every pair", [asking, fetch], verify_works)
     return verify
 

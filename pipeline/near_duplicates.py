@@ -1,18 +1,24 @@
-"""MinHash-LSH over parts: sign, find candidates, bring shingle sets together, verify, cluster.
+"""MinHash-LSH over parts: sign, find candidates, bring shingle sets together, verify, unite, cluster.
 
-Five steps, each of many tasks, with files between them (`pipeline.shuffle`):
+Steps, each of many tasks but for one, with files between them (`pipeline.shuffle`):
 
-1. `sign`, per part: shingle sets, kept; band keys, shuffled by key.
-2. `candidates`, per partition of keys: pairs that share a bucket, shuffled by pair; and requests for their shingle sets, by part.
-3. `fetch`, per part: the requested shingle sets, shuffled to where their pairs are.
-4. `verify`, per partition of pairs: exact Jaccard; edges at or above the threshold.
-5. `cluster` (removal) or `group` (split), one task: union of the verified edges.
+1. `sign`, per part: band keys, shuffled by key.
+2. `candidates`, per partition of keys: pairs that share a bucket, shuffled by the worse-ranked document of each; and requests
+   for their shingle sets, by part.
+3. `fetch`, per part: the requested shingle sets, made anew from the texts, shuffled to where their pairs are.
+4. `verify`, per partition of pairs: exact Jaccard; edges at or above the threshold, and the components that they make of the
+   partition's documents.
+5. `unite`, one task: what the components of all partitions unite to. It holds no edge and no id: a bit for every document and
+   a number for each that stands in an edge.
+6. `spread`, per partition of pairs: edges, shuffled by the component they belong to.
+7. `cluster` (removal) or `group` (split), per partition of components: whole components, with all of their edges.
 
 With `chain: closure` the removed documents whose kept twin was never compared with them go through 3 and 4 once more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,19 +30,22 @@ from pipeline.duplicates import by_part, decision_table, send_back
 from pipeline.provenance import check_libraries
 from pipeline.receipts import State
 from pipeline.work import Task
-from stages.clusters import connected_components, keep_ranks, resolve
-from stages.minhash import MinHashOptions, band_keys, bucket_pairs, distinct_pairs, jaccard, signatures
+from stages.clusters import Union, connected_components, keep_ranks, resolve
+from stages.minhash import MinHashOptions, band_keys, bucket_pairs, distinct, distinct_pairs, jaccard, signatures
 from stages.shingles import ShingleOptions, ShingleSets, shingle_sets
 
-SETS = pa.schema(
+SHINGLING = ("words", "characters", "hash")
+"""Options of which the shingles of a text follow."""
+
+SENT = pa.schema(
     [
-        pa.field("row", pa.int64(), nullable=False),
+        pa.field("ordinal", pa.int64(), nullable=False),
         pa.field("id", pa.large_string(), nullable=False),
         pa.field("length", pa.int64(), nullable=False),
-        pa.field("hashes", pa.large_list(pa.uint64()), nullable=False),
+        pa.field("hashes", pa.large_binary(), nullable=False),
     ]
 )
-SENT = pa.schema([SETS.field(name).with_name("ordinal") if name == "row" else SETS.field(name) for name in SETS.names])
+"""`hashes`: a shingle set, as little-endian uint64."""
 BANDS = pa.schema(
     [
         pa.field("key", pa.uint64(), nullable=False),
@@ -54,6 +63,9 @@ EDGES = pa.schema(
 )
 NODES = pa.schema([SENT.field(name) for name in ("ordinal", "id", "length")])
 """Who stands in an edge: each document once a partition, so that ids, which are long, are not repeated for every edge."""
+ROOTED = pa.schema([*NODES, pa.field("root", pa.int64(), nullable=False)])
+"""`root`: the smallest number in its component, as far as the edges of this partition tell."""
+ROOTS = pa.schema([pa.field("root", pa.int64(), nullable=False), pa.field("final", pa.int64(), nullable=False)])
 COMPARED = pa.schema([pa.field("row", pa.int64(), nullable=False), pa.field("jaccard", pa.float64(), nullable=False)])
 GROUPED = pa.schema([pa.field("row", pa.int64(), nullable=False), pa.field("cluster", pa.string(), nullable=False)])
 
@@ -63,26 +75,17 @@ def sign(task: Task) -> None:
     state = State.model_validate(task.inputs["state"])
     arguments = task.arguments
     check_libraries(arguments["libraries"])
-    options = ShingleOptions(words=arguments["words"], characters=arguments["characters"], hash=arguments["hash"])
-    bands, partitions, count = arguments["bands"], task.inputs["partitions"], 0
-    with (
-        task.corpus.writer(task.file("sets.arrow")) as out,
-        pa.ipc.new_file(out, SETS, options=shuffle.IPC) as sink,
-        shuffle.writing(task.corpus, task.file("bands.shuffle"), BANDS, partitions) as writer,
-    ):
-        columns = ["component", "file", "position", "language", "text"]
-        for rows, batch in documents.read_state(task.corpus, state, columns):
+    options = _shingle_options(arguments)
+    bands, partitions = arguments["bands"], task.inputs["partitions"]
+    with shuffle.writing(task.corpus, task.file("bands.shuffle"), BANDS, partitions) as writer:
+        for rows, batch in documents.read_state(task.corpus, state, ["language", "text"]):
             sets = shingle_sets(batch["text"], batch["language"], options)
-            lengths = documents.text_bytes(batch["text"])
-            hashes = pa.LargeListArray.from_arrays(pa.array(sets.offsets), pa.array(sets.hashes))
-            sink.write_batch(pa.record_batch([pa.array(rows), _ids(batch), pa.array(lengths), hashes], schema=SETS))
             minima = signatures(sets, bands * arguments["rows"], arguments["seed"])
             keys = band_keys(minima, bands, arguments["rows"]).reshape(-1)
-            columns_of_bands = (keys, np.repeat(rows, bands), np.repeat(lengths, bands))
-            table = pa.table([pa.array(column) for column in columns_of_bands], schema=BANDS)
+            lengths = documents.text_bytes(batch["text"])
+            columns = (keys, np.repeat(rows, bands), np.repeat(lengths, bands))
+            table = pa.table([pa.array(column) for column in columns], schema=BANDS)
             writer.add(table, (keys % np.uint64(partitions)).astype(np.int64))
-            count += len(rows)
-    task.receipt.add("sets", out.written, count)
     task.receipt.add("bands", writer.out.written, writer.rows)
 
 
@@ -114,43 +117,49 @@ def candidates(task: Task) -> None:
 
 
 def request(task: Task, pairs: np.ndarray) -> None:
-    """Shuffles pairs of document numbers, and the requests for their shingle sets."""
-    partitions = task.arguments["pair_partitions"]
-    bases = task.inputs["bases"]
-    mixed = pairs[:, 0].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ pairs[:, 1].astype(np.uint64) * np.uint64(
-        0xC2B2AE3D27D4EB4F
-    )
-    where = ((mixed >> np.uint64(32)) % np.uint64(partitions)).astype(np.int64)
+    """Shuffles pairs of document numbers, and the requests for their shingle sets.
+
+    A pair goes where its right document, the worse-ranked one, belongs: of a crowded bucket the few leaders are sent everywhere,
+    and each of the others to one place.
+    """
+    partitions, bases = task.arguments["pair_partitions"], task.inputs["bases"]
+    where = (_mixed(pairs[:, 1]) % np.uint64(partitions)).astype(np.int64)
     table = pa.table([pa.array(pairs[:, 0]), pa.array(pairs[:, 1])], schema=PAIRS)
     task.receipt.add(
         "pairs", shuffle.write_partitions(task.corpus, task.file("pairs.shuffle"), table, where, partitions), len(pairs)
     )
-    wanted = (
-        np.unique(np.column_stack([pairs.reshape(-1), np.repeat(where, 2)]), axis=0) if len(pairs) else np.zeros((0, 2), np.int64)
-    )
-    part, row = by_part(bases, wanted[:, 0])
-    requests = pa.table([pa.array(row), pa.array(wanted[:, 1].astype(np.int32))], schema=REQUESTS)
+    wanted = distinct(np.concatenate([pairs[:, side] * partitions + where for side in (0, 1)]))
+    part, row = by_part(bases, wanted // partitions)
+    requests = pa.table([pa.array(row), pa.array((wanted % partitions).astype(np.int32))], schema=REQUESTS)
     written = shuffle.write_partitions(task.corpus, task.file("requests.shuffle"), requests, part, len(bases))
     task.receipt.add("requests", written, requests.num_rows)
 
 
 def fetch(task: Task) -> None:
-    """inputs: `sets` of this part, `requests` (files), `index` and `base` of the part; arguments: `pair_partitions`."""
+    """inputs: `state`, `requests` (files), `index` and `base` of the part; arguments: `pair_partitions`, and what `sign` has for
+    shingles."""
+    state = State.model_validate(task.inputs["state"])
+    partitions, options = task.arguments["pair_partitions"], _shingle_options(task.arguments)
     found = [rows for _, rows in shuffle.gather(task.corpus, task.inputs["requests"], task.inputs["index"])]
     requests = pa.concat_tables([REQUESTS.empty_table(), *found])
-    wanted = np.unique(np.column_stack([requests["row"].to_numpy(), requests["partition"].to_numpy()]), axis=0)
-    with (
-        shuffle.writing(task.corpus, task.file("sent.shuffle"), SENT, task.arguments["pair_partitions"]) as writer,
-        task.corpus.open(task.inputs["sets"]) as file,
-        pa.ipc.open_file(file) as reader,
-    ):
-        for index in range(reader.num_record_batches if len(wanted) else 0):
-            batch = reader.get_batch(index)
-            rows = batch["row"].to_numpy()
-            mine = wanted[np.isin(wanted[:, 0], rows)]
-            taken = batch.take(pa.array(np.searchsorted(rows, mine[:, 0])))
-            ordinal = pa.array(task.inputs["base"] + mine[:, 0], pa.int64())
-            writer.add(pa.table([ordinal, *taken.columns[1:]], schema=SENT), mine[:, 1])
+    wanted = distinct(requests["row"].to_numpy() * partitions + requests["partition"].to_numpy())
+    wanted_rows, wanted_partitions = wanted // partitions, wanted % partitions
+    columns = ["component", "file", "position", "language", "text"]
+    with shuffle.writing(task.corpus, task.file("sent.shuffle"), SENT, partitions) as writer:
+        for rows, batch in documents.read_state(task.corpus, state, columns) if len(wanted) else ():
+            asked = np.isin(rows, wanted_rows)
+            if not asked.any():
+                continue
+            rows, batch = rows[asked], batch.filter(pa.array(asked))
+            sets = shingle_sets(batch["text"], batch["language"], options)
+            hashes = pa.LargeBinaryArray.from_buffers(
+                pa.large_binary(), len(sets), [None, pa.py_buffer(8 * sets.offsets), pa.py_buffer(sets.hashes)]
+            )
+            ordinal, length = pa.array(task.inputs["base"] + rows, pa.int64()), pa.array(documents.text_bytes(batch["text"]))
+            table = pa.table([ordinal, printed_ids(batch).cast(pa.large_string()), length, hashes], schema=SENT)
+            first, last = np.searchsorted(wanted_rows, [rows[0], rows[-1] + 1])
+            times = np.searchsorted(rows, wanted_rows[first:last])
+            writer.add(table.take(pa.array(times)), wanted_partitions[first:last])
     task.receipt.add("sent", writer.out.written, writer.rows)
 
 
@@ -180,14 +189,56 @@ def verify(task: Task) -> None:
         return
     good = similarity >= task.arguments["threshold"]
     edges = pa.table([pa.array(pairs[good, 0]), pa.array(pairs[good, 1]), pa.array(similarity[good])], schema=EDGES)
-    members = np.unique(np.concatenate([left[good], right[good]]))
+    members, root = connected_components(np.column_stack([left[good], right[good]]))
     nodes = sent.select(NODES.names).take(pa.array(members))
+    nodes = nodes.append_column(ROOTED.field("root"), pa.array(ordinal[root], pa.int64()))
     task.receipt.add("nodes", documents.write_table(task.corpus, task.file("nodes.arrow"), nodes), nodes.num_rows)
     task.receipt.add("edges", documents.write_table(task.corpus, task.file("edges.arrow"), edges), edges.num_rows)
 
 
+def unite(task: Task) -> None:
+    """inputs: `nodes` (one file a partition), `documents` in all: for every partition, the roots of its components that are not
+    those of the whole corpus, and what they are there."""
+
+    def rooted() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for name in task.inputs["nodes"]:
+            nodes = documents.read_table(task.corpus, name, ["ordinal", "root"])
+            yield nodes["ordinal"].to_numpy(), nodes["root"].to_numpy()
+
+    union = Union(task.inputs["documents"], (ordinal for ordinal, _ in rooted()))
+    for ordinal, root in rooted():
+        union.join(ordinal, root)
+    partitions = len(task.inputs["nodes"])
+    with shuffle.writing(task.corpus, task.file("roots.shuffle"), ROOTS, partitions) as writer:
+        for partition, (_, root) in enumerate(rooted()):
+            known = np.unique(root)
+            final = union.roots(known)
+            moved = known != final
+            table = pa.table([pa.array(known[moved]), pa.array(final[moved])], schema=ROOTS)
+            writer.add(table, np.full(table.num_rows, partition))
+    task.receipt.values["documents"] = len(union)
+    task.receipt.add("roots", writer.out.written, writer.rows)
+
+
+def spread(task: Task) -> None:
+    """inputs: `edges` and `nodes` of one partition, `roots`; arguments: `partition`, `partitions`."""
+    partition, partitions = task.arguments["partition"], task.arguments["partitions"]
+    edges, nodes = (documents.read_table(task.corpus, task.inputs[name]) for name in ("edges", "nodes"))
+    ordinal, root = nodes["ordinal"].to_numpy(), nodes["root"].to_numpy()
+    moved = shuffle.read_partition(task.corpus, task.inputs["roots"], partition)
+    if moved is not None:
+        at = np.minimum(np.searchsorted(moved["root"].to_numpy(), root), moved.num_rows - 1)
+        root = np.where(moved["root"].to_numpy()[at] == root, moved["final"].to_numpy()[at], root)
+    where = (_mixed(root) % np.uint64(partitions)).astype(np.int64)
+    of_edge = where[np.searchsorted(ordinal, edges["left"].to_numpy())]
+    for name, table, target in (("edges", edges, of_edge), ("nodes", nodes.select(NODES.names), where)):
+        written = shuffle.write_partitions(task.corpus, task.file(f"{name}.shuffle"), table, target, partitions)
+        task.receipt.add(name, written, table.num_rows)
+
+
 def cluster(task: Task) -> None:
-    """inputs: `edges` and `nodes` (files), `bases`, `components`; arguments: `chain`, `keep`, `priorities`, `pair_partitions`."""
+    """inputs: `edges` and `nodes` (files), `bases`, `components`; arguments: `partition`, `chain`, `keep`, `priorities`,
+    `pair_partitions`."""
     pairs, edges, number, ids, lengths = _edges(task)
     bases = task.inputs["bases"]
     part, row = by_part(bases, number)
@@ -202,7 +253,8 @@ def cluster(task: Task) -> None:
 
 
 def group(task: Task) -> None:
-    """inputs: `edges` and `nodes` (files), `bases`: sends each document that stands in an edge the id that names its group."""
+    """inputs: `edges` and `nodes` (files), `bases`; arguments: `partition`: sends each document that stands in an edge the id
+    that names its group."""
     pairs, _, number, ids, _ = _edges(task)
     member, root = connected_components(pairs)
     part, row = by_part(task.inputs["bases"], number[member])
@@ -213,26 +265,36 @@ def group(task: Task) -> None:
 
 def _edges(task: Task) -> tuple[np.ndarray, pa.Table, np.ndarray, pa.Array, np.ndarray]:
     """(pairs in local numbers, edges, global number, id and length of every local one); local order is id order."""
-    edges = pa.concat_tables([EDGES.empty_table(), *(documents.read_table(task.corpus, name) for name in task.inputs["edges"])])
-    nodes = pa.concat_tables([NODES.empty_table(), *(documents.read_table(task.corpus, name) for name in task.inputs["nodes"])])
+    partition = task.arguments["partition"]
+    edges, nodes = (
+        pa.concat_tables([schema.empty_table(), *(rows for _, rows in shuffle.gather(task.corpus, files, partition))])
+        for schema, files in ((EDGES, task.inputs["edges"]), (NODES, task.inputs["nodes"]))
+    )
     number, first = np.unique(nodes["ordinal"].to_numpy(), return_index=True)
     nodes = nodes.take(pa.array(first))
     pairs = np.column_stack([np.searchsorted(number, edges[side].to_numpy()) for side in ("left", "right")]).astype(np.int64)
     return pairs, edges, number, nodes["id"].combine_chunks(), nodes["length"].to_numpy()
 
 
-def _ids(batch: pa.RecordBatch) -> pa.Array:
-    return printed_ids(batch).cast(pa.large_string())
-
-
 def _sets(sent: pa.Table) -> ShingleSets:
     if not sent.num_rows:
         return ShingleSets.of([])
     hashes = sent["hashes"].combine_chunks()
-    if isinstance(hashes, pa.ChunkedArray):
-        hashes = hashes.chunk(0)
-    offsets = hashes.offsets.to_numpy()
-    return ShingleSets(offsets - offsets[0], hashes.flatten().to_numpy())
+    _, offsets, data = hashes.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[hashes.offset : hashes.offset + len(hashes) + 1]
+    return ShingleSets(bounds // 8, np.frombuffer(data or b"", np.uint64, count=int(bounds[-1]) // 8))
+
+
+def _mixed(numbers: np.ndarray) -> np.ndarray:
+    """uint64: numbers that lie evenly, whatever they are of (the finaliser of SplitMix64, Steele et al. 2014)."""
+    mixed = numbers.astype(np.uint64)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _shingle_options(arguments: dict[str, Any]) -> ShingleOptions:
+    return ShingleOptions(**{name: arguments[name] for name in SHINGLING})
 
 
 def _bucket_options(arguments: dict[str, Any]) -> MinHashOptions:

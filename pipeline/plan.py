@@ -16,8 +16,9 @@ from pipeline.inputs import PART_BYTES, Slice
 from pipeline.log_steps import add_logs
 from pipeline.recipe import Recipe, StageSpec
 from pipeline.reference_steps import add_references
+from pipeline.split_steps import add_split
 from pipeline.steps import Layout, Parts, Plan
-from pipeline.token_steps import add_shards, add_split, add_tokenizer
+from pipeline.token_steps import add_shards, add_tokenizer
 
 CORPUS_WIDE: dict[str, Callable[[Layout, str, StageSpec], None]] = {
     "exact_dedup": add_exact_dedup,

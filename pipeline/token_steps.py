@@ -1,64 +1,17 @@
-"""Steps from documents to shards: split by cluster, train the tokenizer on a sample, encode, pack."""
+"""Steps from split documents to shards: train the tokenizer on a sample, encode, pack."""
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import cast
 
 from pipeline import tokens
-from pipeline.duplicate_steps import verified_edges
 from pipeline.provenance import data_digests, versions
-from pipeline.receipts import Receipt
 from pipeline.recipe import StageSpec
 from pipeline.steps import Done, Layout, path_of, prints, state_of, work
 from pipeline.work import Work
-from stages import shards, split, tokenizer
+from stages import shards, tokenizer
 from stages.shards import ShardOptions
-from stages.split import SplitOptions
 from stages.tokenizer import TokenizerOptions
-
-
-def add_split(layout: Layout, name: str, spec: StageSpec) -> None:
-    options = cast(SplitOptions, spec.options)
-    layout.record(name, spec, split.VERSION)
-    before = dict(layout.latest)
-    verified = verified_edges(layout, name, options, "corpus", "longest", before)
-    group, assign = f"{name}.group", f"{name}.assign"
-
-    def group_works(done: Done) -> list[Work]:
-        receipts = done[verified]
-        shared = {
-            **layout.numbering(done, before),
-            "edges": [path_of(one, "edges") for one in receipts],
-            "nodes": [path_of(one, "nodes") for one in receipts],
-        }
-        return [work(group, "all", "group", {"version": split.VERSION}, prints(receipts), shared)]
-
-    def assign_works(done: Done) -> list[Work]:
-        groups = [path_of(one, "groups") for one in done[group]]
-        arguments = {"seed": layout.recipe.seed, "shares": options.shares, "version": split.VERSION}
-        return [
-            work(
-                assign,
-                f"{index:05d}",
-                "assign",
-                {**arguments, "of": receipt.fingerprint},
-                (receipt.fingerprint, *prints(done[group])),
-                {"state": state_of(receipt), "groups": groups, "index": index},
-            )
-            for index, receipt in enumerate(layout.plan.everywhere(done, before))
-        ]
-
-    def check(receipts: list[Receipt]) -> None:
-        documents = Counter[str]()
-        for receipt in receipts:
-            documents.update(receipt.values["documents"])
-        split.check(documents.elements(), options.shares)
-
-    layout.add(group, "unite verified pairs", [verified], group_works)
-    layout.plan.ends["split"] = layout.add(
-        assign, "train, validation, test by cluster", [*before.values(), group], assign_works, check
-    )
 
 
 def add_tokenizer(layout: Layout, name: str, spec: StageSpec) -> None:

@@ -84,7 +84,7 @@ def bucket_pairs(keys: np.ndarray, documents: np.ndarray, rank: np.ndarray, opti
     document number. A pair has its better-ranked document left; pairs are distinct and sorted. Members of a bucket
     (rows with one key) are all paired; one with more than `max_bucket` pairs its first `bucket_sample` members in
     keep order with each other and with all others, and the pairs left out are counted, once for each such bucket that
-    holds them.
+    holds them. Documents are best numbered densely: a number is held for each up to the greatest.
     """
     keys = np.asarray(keys, dtype=np.uint64)
     documents = np.asarray(documents, dtype=np.int64)
@@ -100,9 +100,22 @@ def bucket_pairs(keys: np.ndarray, documents: np.ndarray, rank: np.ndarray, opti
     leaders = np.where(members > options.max_bucket, np.minimum(members, options.bucket_sample), members)
     wanted = leaders * (leaders - 1) // 2 + leaders * (members - leaders)
     skipped = int((members * (members - 1) // 2 - wanted).sum())
-    pairs = _bucket_pairs(starts, leaders, documents, int(wanted.sum()))
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    return distinct_pairs(pairs), skipped
+    # Rows that lead a bucket, by document, and where each one's bucket ends.
+    leading = np.flatnonzero(np.arange(len(keys)) - np.repeat(starts[:-1], members) < np.repeat(leaders, members))
+    leading = leading[np.argsort(documents[leading], kind="stable")]
+    ends = np.repeat(starts[1:], members)[leading]
+    met = np.full(int(documents.max()) + 1, -1, dtype=np.int64)
+    count = _bucket_pairs(documents, leading, ends, met, np.empty((0, 2), dtype=np.int64))
+    met[:] = -1
+    pairs = np.empty((count, 2), dtype=np.int64)
+    _bucket_pairs(documents, leading, ends, met, pairs)
+    return pairs, skipped
+
+
+def distinct(values: np.ndarray) -> np.ndarray:
+    """`values` sorted, each once."""
+    values = np.sort(values)
+    return values[np.concatenate([[True], values[1:] != values[:-1]])] if len(values) else values
 
 
 def distinct_pairs(pairs: np.ndarray) -> np.ndarray:
@@ -209,17 +222,28 @@ def _band_keys(minima: np.ndarray, scopes: np.ndarray, bands: int, rows: int) ->
 
 @numba.njit(cache=True)
 def _bucket_pairs(
-    starts: np.ndarray, leaders: np.ndarray, documents: np.ndarray, count: int
-) -> np.ndarray:  # pragma: no cover - compiled
-    pairs = np.empty((count, 2), dtype=np.int64)
+    documents: np.ndarray, leading: np.ndarray, ends: np.ndarray, met: np.ndarray, pairs: np.ndarray
+) -> int:  # pragma: no cover - compiled
+    """Counts the distinct pairs of leading rows' documents with those behind them in their buckets; fills `pairs` where it has
+    room for them. One document's buckets are looked at together, so that pairs met in several bands take no memory."""
     at = 0
-    for bucket in range(len(leaders)):
-        for left in range(starts[bucket], starts[bucket] + leaders[bucket]):
-            for right in range(left + 1, starts[bucket + 1]):
-                pairs[at, 0] = documents[left]
-                pairs[at, 1] = documents[right]
+    first = 0
+    for place in range(len(leading)):
+        row = leading[place]
+        left = documents[row]
+        if place and documents[leading[place - 1]] != left:
+            first = at
+        for other in range(row + 1, ends[place]):
+            right = documents[other]
+            if right != left and met[right] != left:
+                met[right] = left
+                if len(pairs):
+                    pairs[at, 0] = left
+                    pairs[at, 1] = right
                 at += 1
-    return pairs
+        if len(pairs) and (place + 1 == len(leading) or documents[leading[place + 1]] != left):
+            pairs[first:at, 1].sort()
+    return at
 
 
 @numba.njit(cache=True)

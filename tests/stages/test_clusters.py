@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.clusters import Clusters, connected_components, group_duplicates, keep_ranks, resolve
+from stages.clusters import Clusters, Union, connected_components, group_duplicates, keep_ranks, resolve
 
 edges = st.dictionaries(
     st.tuples(st.integers(0, 12), st.integers(0, 12)).filter(lambda pair: pair[0] < pair[1]),
@@ -148,10 +148,38 @@ def test_components_are_named_by_their_smallest_document(found: dict[tuple[int, 
     assert dict(zip(documents.tolist(), roots.tolist(), strict=True)) == root
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 900), st.integers(0, 900)), max_size=60),
+    st.lists(st.integers(0, 900), max_size=20),
+    st.integers(1, 7),
+    st.randoms(use_true_random=False),
+)
+def test_a_union_that_is_fed_piece_by_piece_has_the_same_components(pairs, alone, pieces, random) -> None:
+    edges = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    members = np.concatenate([edges.ravel(), np.array(alone, dtype=np.int64)])
+    union = Union(901, np.array_split(members, pieces))
+    assert len(union) == len(set(members.tolist()))
+    random.shuffle(pairs)
+    for piece in np.array_split(np.array(pairs, dtype=np.int64).reshape(-1, 2), pieces):
+        union.join(piece[:, 1], piece[:, 0])
+    documents, roots = connected_components(edges)
+    expected = {**{number: number for number in alone}, **dict(zip(documents.tolist(), roots.tolist(), strict=True))}
+    assert dict(zip(members.tolist(), union.roots(members).tolist(), strict=True)) == expected
+
+
+def test_a_union_takes_four_bytes_a_member_and_less_than_one_for_each_of_the_others() -> None:
+    union = Union(64_000_000, [np.arange(0, 64_000_000, 64_000)])
+    held = sum(array.nbytes for array in (union._bits, union._before, union._parent))
+    assert held < 64_000_000 / 4 + 4 * 1000 + 64
+    union.join(np.arange(64_000, 64_000_000, 64_000), np.arange(0, 63_936_001, 64_000))
+    assert union.roots(np.array([0, 63_936_000])).tolist() == [0, 0]
+
+
 def test_nothing_in_gives_nothing_out() -> None:
     assert len(resolve(np.empty((0, 2)), np.empty(0), np.arange(3))) == 0
     assert len(group_duplicates(np.empty((0, 2)), np.arange(0))) == 0
     assert connected_components(np.empty((0, 2)))[0].tolist() == []
+    assert Union(0, []).roots(np.empty(0)).tolist() == Union(9, []).roots(np.empty(0)).tolist() == []
 
 
 def test_a_copy_of_a_reference_document_names_it_and_no_number_that_is_no_document() -> None:

@@ -1,0 +1,57 @@
+"""Steps of the split: components of similar documents, and a split for each of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import cast
+
+from pipeline.duplicate_steps import verified_components
+from pipeline.receipts import Receipt
+from pipeline.recipe import StageSpec
+from pipeline.steps import Done, Layout, path_of, prints, state_of, work
+from pipeline.work import Work
+from stages import split
+from stages.split import SplitOptions
+
+
+def add_split(layout: Layout, name: str, spec: StageSpec) -> None:
+    options = cast(SplitOptions, spec.options)
+    layout.record(name, spec, split.VERSION)
+    before = dict(layout.latest)
+    components = verified_components(layout, name, options, "corpus", "longest", before)
+    group, assign = f"{name}.group", f"{name}.assign"
+
+    def group_works(done: Done) -> list[Work]:
+        receipts = done[components]
+        shared = {
+            **layout.numbering(done, before),
+            "edges": [path_of(one, "edges") for one in receipts],
+            "nodes": [path_of(one, "nodes") for one in receipts],
+        }
+        return layout.over_partitions(group, "group", {"version": split.VERSION}, prints(receipts), shared)
+
+    def assign_works(done: Done) -> list[Work]:
+        groups = [path_of(one, "groups") for one in done[group]]
+        arguments = {"seed": layout.recipe.seed, "shares": options.shares, "version": split.VERSION}
+        return [
+            work(
+                assign,
+                f"{index:05d}",
+                "assign",
+                {**arguments, "of": receipt.fingerprint},
+                (receipt.fingerprint, *prints(done[group])),
+                {"state": state_of(receipt), "groups": groups, "index": index},
+            )
+            for index, receipt in enumerate(layout.plan.everywhere(done, before))
+        ]
+
+    def check(receipts: list[Receipt]) -> None:
+        documents = Counter[str]()
+        for receipt in receipts:
+            documents.update(receipt.values["documents"])
+        split.check(documents.elements(), options.shares)
+
+    layout.add(group, "name every cluster", [components], group_works)
+    layout.plan.ends["split"] = layout.add(
+        assign, "train, validation, test by cluster", [*before.values(), group], assign_works, check
+    )
