@@ -275,6 +275,10 @@ class _Archive:
             else:
                 record.fail("truncated", "the record ends inside its header")
             return record
+        if (inside := _record_inside(head)) > 0:
+            self.source.at -= len(head) - inside
+            record.fail("damaged", "its header breaks off, and another record begins", float(inside))
+            return record
         version, _, rest = head.partition(b"\n")
         fields = _fields(rest)
         record.fields = fields
@@ -425,6 +429,15 @@ def _header_end(data: bytes, start: int, stop: int) -> int:
             best = found + len(mark)
             stop = found + 1
     return best
+
+
+def _record_inside(head: bytes) -> int:
+    """Where in a WARC header another one begins, because what stood between them was lost; or -1. In the middle of a line a
+    version alone is none: a field's value may end so."""
+    for found in _WARC_STRICT.finditer(head, 1):
+        if head[found.start() - 1 : found.start()] == b"\n" or b"\nwarc-type:" in head[found.start() :].lower():
+            return found.start()
+    return -1
 
 
 def _fields(head: bytes) -> dict[str, str]:

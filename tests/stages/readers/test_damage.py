@@ -88,6 +88,16 @@ def test_a_file_cut_anywhere_gives_all_whole_records_and_one_row_for_the_rest(ar
     assert all(row["rule"] in ("truncated", "damaged", "unreadable") for row in rows[whole:] if row["rule"])
 
 
+@pytest.mark.parametrize("start, end", [(145, 507), (145, 509), (12, 509), (4, 509), (30, 509), (200, 505)])
+def test_a_header_that_runs_into_the_next_record_loses_its_own_record_only(archive, start, end):
+    """Found by the test below: what was left read as one header with two of each field."""
+    packed, _ = a_good_archive(archive, "plain")
+    whole = b"".join(packed)
+    rows, _ = archive.read(whole[:start] + whole[end:], "warc")
+    assert [row["url"] for row in rows if row["rule"] is None] == [f"http://example.com/{n}" for n in range(1, RECORDS)]
+    assert [row["rule"] for row in rows if row["rule"]] == ["damaged"]
+
+
 @pytest.mark.parametrize("packing", ["gzip", "plain"])
 @settings(quick, max_examples=60)
 @given(data=st.data())
