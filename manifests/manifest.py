@@ -88,6 +88,8 @@ class TokenizerRecord(Part):
     bos_id: int
     special_tokens: dict[str, int]
     training: dict[str, Any] = Field(default_factory=dict, description="documents and bytes of the sample; empty when given")
+    engine: str = Field("tokenizers", description="the library that encoded: tokenizers, or tiktoken with the same ids")
+    engine_note: str | None = Field(None, description="why tiktoken was not used")
 
     @model_validator(mode="after")
     def _width(self) -> TokenizerRecord:

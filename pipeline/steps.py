@@ -49,8 +49,8 @@ FUNCTIONS: dict[str, tuple[str, int]] = {
     "group": ("pipeline.near_duplicates:group", 2),
     "assign": ("pipeline.splitting:assign_splits", 2),
     "sample": ("pipeline.tokens:sample", 1),
-    "make_tokenizer": ("pipeline.tokens:make_tokenizer", 1),
-    "encode": ("pipeline.tokens:encode", 1),
+    "make_tokenizer": ("pipeline.tokens:make_tokenizer", 2),
+    "encode": ("pipeline.tokens:encode", 2),
     "pack": ("pipeline.tokens:pack", 1),
     "logs": ("pipeline.corpus_log:write_logs", 1),
 }

@@ -31,6 +31,8 @@ def remarks(content: Content) -> list[str]:
         if without := summary.get("languages_without_file"):
             languages = ", ".join(f"{code} {number:,}" for code, number in Counter(without).most_common(SHOWN_RULES))
             said.append(f"note: {summary['component']}: no language file and so no rule on function words: {languages}")
+    if content.tokenizer is not None and content.tokenizer.engine_note:
+        said.append(f"note: encoded by tokenizers, which is slower: {content.tokenizer.engine_note}")
     wanted = next((record.options.get("vocabulary") for record in content.stages if record.stage == "tokenizer"), None)
     if content.tokenizer is not None and content.tokenizer.training and wanted and content.tokenizer.vocabulary < wanted:
         said.append(f"note: the sample gave a vocabulary of {content.tokenizer.vocabulary:,}, the recipe asked for {wanted:,}")

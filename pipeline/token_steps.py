@@ -11,26 +11,28 @@ from pipeline.steps import Done, Layout, path_of, prints, state_of, work
 from pipeline.work import Work
 from stages import shards, tokenizer
 from stages.shards import ShardOptions
-from stages.tokenizer import TokenizerOptions
+from stages.tokenizer import PARITY_BYTES, TokenizerOptions
+
+LIBRARIES = ("tokenizers", "tiktoken")
+"""What encodes; see stages.tiktoken_engine."""
 
 
 def add_tokenizer(layout: Layout, name: str, spec: StageSpec) -> None:
     options = cast(TokenizerOptions, spec.options)
-    layout.record(name, spec, tokenizer.VERSION, ("tokenizers",))
+    layout.record(name, spec, tokenizer.VERSION, LIBRARIES)
     splits = layout.plan.ends["split"]
     sample, make = f"{name}.sample", f"{name}.make"
     identity = {
         "options": {**options.model_dump(mode="json"), **{key: spec.written.get(key) for key in spec.data}},
         "data": data_digests(spec.data),
         "version": tokenizer.VERSION,
-        "libraries": versions(("tokenizers",)),
+        "libraries": versions(LIBRARIES),
     }
 
     def sample_works(done: Done) -> list[Work]:
-        if options.file is not None:
-            return []
         training = sum(receipt.values["bytes"].get("train", 0) for receipt in done[splits])
-        share = tokens.SAMPLE_MARGIN * options.sample_bytes / max(1, training)
+        wanted = options.sample_bytes if options.file is None else PARITY_BYTES if options.engine == "auto" else 0
+        share = tokens.SAMPLE_MARGIN * wanted / max(1, training)
         arguments = {
             "seed": layout.recipe.seed,
             "share": min(1.0, share),
@@ -63,11 +65,11 @@ def add_tokenizer(layout: Layout, name: str, spec: StageSpec) -> None:
 
 def add_shards(layout: Layout, name: str, spec: StageSpec) -> None:
     options = cast(ShardOptions, spec.options)
-    layout.record(name, spec, shards.VERSION, ("tokenizers", "pyarrow"))
+    layout.record(name, spec, shards.VERSION, (*LIBRARIES, "pyarrow"))
     splits, make = layout.plan.ends["split"], layout.plan.ends["tokenizer"]
     encode, pack = f"{name}.encode", f"{name}.pack"
     bos = next(cast(TokenizerOptions, one.options).bos for one in layout.recipe.stages if one.name == "tokenizer")
-    libraries = versions(("tokenizers",))
+    libraries = versions(LIBRARIES)
 
     def counts(done: Done) -> list[dict[str, int]]:
         """Component → split → number of shards."""
@@ -103,6 +105,7 @@ def add_shards(layout: Layout, name: str, spec: StageSpec) -> None:
                     "split": path_of(receipt, "split"),
                     "tokenizer": path_of(made, "tokenizer"),
                     "bos": bos,
+                    "engine": made.values["engine"],
                 },
             )
             for index, receipt in enumerate(done[splits])

@@ -18,7 +18,7 @@ from pipeline.receipts import State
 from pipeline.splitting import PartSplits
 from pipeline.work import Task
 from stages.shards import document_offsets, order_keys, pack_shard, shard_count, shard_of
-from stages.tokenizer import Encoder, TokenizerOptions, sample_key, train_tokenizer
+from stages.tokenizer import PARITY_BYTES, Encoder, TokenizerOptions, choose_engine, sample_key, train_tokenizer
 
 BYTES_PER_TOKEN = 4
 """What a shard's number of tokens is planned with, before anything is encoded."""
@@ -73,19 +73,23 @@ def make_tokenizer(task: Task) -> None:
     check_libraries(task.arguments["libraries"])
     check_data(task.inputs["paths"], task.arguments["data"])
     record: dict[str, Any] = {}
+    merged = pa.concat_tables(
+        [SAMPLE.empty_table(), *(documents.read_table(task.corpus, name) for name in task.inputs["samples"])]
+    )
+    merged = merged.sort_by([("key", "ascending"), ("id", "ascending")])
+    lengths = documents.text_bytes(merged["text"])
     if options.file is not None:
         text = read_input(options.file).decode()
     else:
-        merged = pa.concat_tables(
-            [SAMPLE.empty_table(), *(documents.read_table(task.corpus, name) for name in task.inputs["samples"])]
-        )
-        merged = merged.sort_by([("key", "ascending"), ("id", "ascending")])
-        lengths = documents.text_bytes(merged["text"])
         count = int(np.searchsorted(np.cumsum(lengths), options.sample_bytes, side="right"))
         count = min(max(count, 1), merged.num_rows)
         text = train_tokenizer((scalar.as_py() for scalar in merged["text"][:count]), options)
         record = {"documents": count, "bytes": int(lengths[:count].sum())}
     encoder = Encoder(text, options.bos)
+    engine, note = "tokenizers", None
+    if options.engine == "auto":
+        tried = int(np.searchsorted(np.cumsum(lengths), PARITY_BYTES, side="right"))
+        engine, note = choose_engine(text, options.bos, (scalar.as_py() for scalar in merged["text"][:tried]))
     task.receipt.add("tokenizer", task.corpus.write(task.file("tokenizer.json"), text.encode()), 1)
     task.receipt.values = {
         "vocabulary": encoder.vocabulary,
@@ -93,15 +97,17 @@ def make_tokenizer(task: Task) -> None:
         "bos_id": encoder.bos_id,
         "special_tokens": encoder.special_tokens,
         "training": record,
+        "engine": engine,
+        "engine_note": note,
     }
 
 
 def encode(task: Task) -> None:
-    """Per part: tokens, shuffled by shard. inputs: `state`, `split`, `tokenizer`, `bos`; arguments: `seed`, `base` (the
+    """Per part: tokens, shuffled by shard. inputs: `state`, `split`, `tokenizer`, `bos`, `engine`; arguments: `seed`, `base` (the
     part's first record number in its component), `shards` (split → number of shards), `libraries`."""
     state = State.model_validate(task.inputs["state"])
     check_libraries(task.arguments["libraries"])
-    encoder = Encoder(task.corpus.read(task.inputs["tokenizer"]).decode(), task.inputs["bos"])
+    encoder = Encoder(task.corpus.read(task.inputs["tokenizer"]).decode(), task.inputs["bos"], task.inputs["engine"])
     schema = encoded_schema(np.dtype(encoder.dtype))
     first_shard = shard_starts(task.arguments["shards"])
     split_of = PartSplits(task.corpus, task.inputs["split"])

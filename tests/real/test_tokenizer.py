@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from stages.tiktoken_engine import why_not
 from stages.tokenizer import Encoder, TokenizerOptions, train_tokenizer
+from tests.real.documents import DATA, documents, sample
 
-DATA = Path(os.environ.get("CORPUSMILL_TEST_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no test data at {DATA}; set CORPUSMILL_TEST_DATA")
 
 
@@ -50,3 +50,17 @@ def test_damaged_and_odd_texts_round_trip(encoder: Encoder) -> None:
             texts.append(data[:50_000].decode("latin-1"))
     assert texts
     check(encoder, texts)
+
+
+@pytest.mark.parametrize("step", [16, pytest.param(1, marks=pytest.mark.slow)])
+def test_tiktoken_gives_the_ids_of_tokenizers_on_books_pages_and_languages(step: int) -> None:
+    texts = documents()[::step]
+    with gzip.open(DATA / "langid" / "lingua_sentences.jsonl.gz", "rt", encoding="utf-8", newline="\n") as lines:
+        texts += [json.loads(line)["text"] for line in lines][::step]
+    given = train_tokenizer(sample(200), TokenizerOptions(vocabulary=8192))
+    assert why_not(given) is None
+    slow, fast = Encoder(given), Encoder(given, engine="tiktoken")
+    for start in range(0, len(texts), 1000):
+        column = pa.array(texts[start : start + 1000], pa.large_string())
+        for mine, other in zip(slow.encode(column), fast.encode(column), strict=True):
+            np.testing.assert_array_equal(mine, other)
