@@ -1,4 +1,4 @@
-"""Commands about what stages use and what they did: quality train, quality report, contamination."""
+"""Commands about what stages use and what they did: quality train, quality report, tokenizer report, contamination."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="What stages use, and what they did.")
 quality = typer.Typer(no_args_is_help=True, add_completion=False, help="Train a quality classifier, and see what one removed.")
 app.add_typer(quality, name="quality")
+tokenizer = typer.Typer(no_args_is_help=True, add_completion=False, help="Compare tokenizers.")
+app.add_typer(tokenizer, name="tokenizer")
 
 
 SHOWN = ("quality.score", "quality.known_words")
@@ -104,6 +106,33 @@ def train(
         return
     _show_card(card)
     typer.echo(visible(f"{output}: {card['model']['bytes']:,} bytes, sha256 {card['model']['sha256']}"))
+
+
+@tokenizer.command(name="report")
+def tokenizer_report(
+    tokenizers: Annotated[list[str], typer.Argument(help="tokenizer.json files, or finished corpora for theirs")],
+    texts: Annotated[list[str], typer.Option(help="what to encode: files, folders, patterns, corpora; may be repeated")],
+    text_field: Annotated[str, typer.Option(help="field of JSON Lines, or column of Parquet, that holds the text")] = "text",
+    bos: Annotated[str | None, typer.Option(help="the token that begins a document, if it has an unusual name")] = None,
+    mib: Annotated[int, typer.Option(min=1, help="MiB of text of each source that are looked at")] = 64,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
+) -> None:
+    """Show bytes a token, tokens a word and the share of the vocabulary in use, by source and language."""
+    from manifests.storage import StorageError
+    from stages import tokenizer_report as reports
+    from stages.text_sources import SourceError, find_texts
+    from stages.tokenizer import TokenizerError
+
+    try:
+        usages = reports.compare(reports.load(tokenizers, bos), find_texts(texts, text_field), mib << 20)
+    except (TokenizerError, SourceError, StorageError, OSError) as error:
+        typer.echo(visible(f"error: {error}"), err=True)
+        raise typer.Exit(1) from None
+    found = reports.as_json(usages)
+    if as_json:
+        typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
+        return
+    _show_usage(found)
 
 
 @quality.command()
@@ -360,3 +389,29 @@ def _show_signals(found: Narrowing, top: int) -> None:
 
 def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f} %"
+
+
+def _show_usage(found: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    for one in found:
+        table = Table(title=visible(f"{one['tokenizer']}: vocabulary {one['vocabulary']:,}"), title_justify="left")
+        for name in ("source", "language", "documents", "MB", "bytes/token", "tokens/word", "vocabulary used"):
+            table.add_column(name, justify="left" if name in ("source", "language") else "right")
+        for row in one["rows"]:
+            per_word = "" if row["tokens_per_word"] is None else f"{row['tokens_per_word']:.2f}"
+            table.add_row(
+                visible(row["source"]),
+                visible(row["language"]),
+                f"{row['documents']:,}",
+                f"{row['bytes'] / 1e6:,.1f}",
+                "" if row["bytes_per_token"] is None else f"{row['bytes_per_token']:.2f}",
+                f"{per_word} a character" if per_word and row["unspaced"] else per_word,
+                f"{row['vocabulary_used']:.1%}",
+            )
+        total = one["total"]
+        per_token = f"{total['bytes'] / total['tokens']:.2f}" if total["tokens"] else ""
+        sums = (f"{total['documents']:,}", f"{total['bytes'] / 1e6:,.1f}", per_token, "", f"{total['vocabulary_used']:.1%}")
+        table.add_section()
+        table.add_row("all", "", *sums)
+        terminal().print(table)

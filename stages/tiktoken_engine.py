@@ -63,7 +63,8 @@ def pattern_of(description: dict[str, Any]) -> str | None:
 
 
 def why_not(tokenizer_json: str) -> str | None:
-    """Why tiktoken may not stand in for this tokenizer.json, or None where the criterion above holds."""
+    """Why tiktoken may not stand in for this tokenizer.json, which `tokenizers` can load, or None where the criterion above
+    holds."""
     description = json.loads(tokenizer_json)
     model = description["model"]
     if description.get("normalizer") is not None:
