@@ -1,4 +1,5 @@
-"""Commands about what stages use and what they did: quality train, quality report, tokenizer report, contamination."""
+"""Commands about what stages use and what they did: quality train, quality report, tokenizer report, tokens,
+contamination."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from manifests.terminal import terminal, visible
 if TYPE_CHECKING:
     from manifests.narrowing import Narrowing
     from stages.contamination import Report
+    from stages.token_place import Place
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="What stages use, and what they did.")
 quality = typer.Typer(no_args_is_help=True, add_completion=False, help="Train a quality classifier, and see what one removed.")
@@ -133,6 +135,36 @@ def tokenizer_report(
         typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
         return
     _show_usage(found)
+
+
+@app.command(name="tokens")
+def show_tokens(
+    corpus: Annotated[str, typer.Argument(help="folder or URL of a corpus")],
+    shard: Annotated[str, typer.Argument(help="path of a shard in the corpus, or the end of it: train/00017.bin")],
+    offset: Annotated[int, typer.Argument(min=0, help="number of a token in the shard, from 0")],
+    shown: Annotated[int, typer.Option(min=0, max=1_000_000, help="tokens before and behind it that are shown")] = 64,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of a table")] = False,
+) -> None:
+    """Show the text at a token of a shard, and the document and the record it came from."""
+    import duckdb
+
+    from manifests.manifest import MANIFEST, Manifest, ManifestError
+    from manifests.shards import ShardError
+    from manifests.storage import Folder, StorageError
+    from stages.shard_texts import ShardTextError
+    from stages.token_place import find_place
+    from stages.tokenizer import TokenizerError
+
+    try:
+        folder = Folder(corpus.removesuffix(f"/{MANIFEST}"))
+        place = find_place(folder, Manifest.load(folder), shard, offset, shown)
+    except (ManifestError, StorageError, ShardError, ShardTextError, TokenizerError, OSError, ValueError, duckdb.Error) as error:
+        typer.echo(visible(f"error: {corpus}: {error}"), err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(json.dumps(place.as_json(), indent=1, ensure_ascii=False))
+        return
+    _show_place(place)
 
 
 @quality.command()
@@ -415,3 +447,26 @@ def _show_usage(found: list[dict[str, Any]]) -> None:
         table.add_section()
         table.add_row("all", "", *sums)
         terminal().print(table)
+
+
+def _show_place(place: Place) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    document = place.document
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    token = f"{place.token}, number {place.number:,} of {place.tokens:,} in its document" + (
+        " (BOS)" if place.number == 0 else ""
+    )
+    rows = {
+        "token": token,
+        "document": document["id"],
+        "came from": " ".join(str(document[name]) for name in ("url", "date", "media_type") if document[name]),
+        "file": f"{document['file']} at {document['position']}, of {place.source}, licence {place.licence}",
+    }
+    for name, value in rows.items():
+        table.add_row(name, Text(visible(value)))
+    table.add_row("text", Text.assemble(visible(place.before), (visible(place.text), "bold reverse"), visible(place.after)))
+    terminal().print(table)
