@@ -19,8 +19,12 @@ from stages.xxh3 import read64
 SPACE, DELETED = 0x20, 0xFF
 """In the table of ASCII: what ends a word, and what is left out of it. Neither is a character that a word has."""
 
-PREPARE = 0xFF
-"""In the table of forms: texts with this code point are not read here before Python has prepared them."""
+CLASS, MAYBE, PREPARE = 0xFF, 0x100, 0x200
+"""In the table of forms: the canonical combining class; a code point that composes with some others before it; one that makes
+Python prepare the text before it is read here."""
+
+POINT_BITS = 21
+"""Of a code point, in a pair of two."""
 
 SLACK = 8
 """Bytes that can be read behind a text."""
@@ -43,12 +47,14 @@ MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 class Tables(NamedTuple):
     """By code point. ascii (uint8, 128): the byte in a word, or SPACE or DELETED. classes (uint8): 0, SPACE or DELETED. lower
-    (int32). forms (uint8): the canonical combining class, or PREPARE. Above its end a table is 0, and `lower` the identity."""
+    (int32). forms (uint16): bits as above. Above its end a table is 0, and `lower` the identity. pairs (int64), ascending: what
+    composes, the first code point in the higher bits."""
 
     ascii: np.ndarray
     classes: np.ndarray
     lower: np.ndarray
     forms: np.ndarray
+    pairs: np.ndarray
 
 
 class Grams(NamedTuple):
@@ -210,7 +216,8 @@ def _read(text, tables, plain, bounds, hashes):  # type: ignore[no-untyped-def]
     """Writes the words of a text; returns how many, or UNKNOWN if it has to be prepared first, and whether a character that is
     not deleted is not ASCII."""
     at = begin = count = 0
-    before = np.uint8(0)
+    before = np.uint16(0)
+    previous = np.int32(0)
     beyond_ascii = False
     bounds[0] = 0
     ascii_table = tables.ascii
@@ -218,7 +225,7 @@ def _read(text, tables, plain, bounds, hashes):  # type: ignore[no-untyped-def]
         byte = text[index]
         if byte < 0x80:
             kind = ascii_table[byte]
-            before = np.uint8(0)
+            before = np.uint16(0)
             if kind != SPACE:
                 plain[at] = kind
                 at += kind != DELETED
@@ -227,10 +234,17 @@ def _read(text, tables, plain, bounds, hashes):  # type: ignore[no-untyped-def]
             if byte & 0xC0 == 0x80:
                 continue
             point = _point(text, index)
-            form = tables.forms[point] if point < tables.forms.size else np.uint8(0)
-            if form != 0 and (form == PREPARE or form < before):
-                return UNKNOWN, False
-            before = form
+            form = tables.forms[point] if point < tables.forms.size else np.uint16(0)
+            if form != 0:
+                if form & PREPARE or 0 != form & CLASS < before:
+                    return UNKNOWN, False
+                if form & MAYBE:
+                    if index > 0 and text[index - 1] < 0x80:
+                        previous = np.int32(text[index - 1])
+                    if before != 0 or _composes(previous, point, tables.pairs):
+                        return UNKNOWN, False
+            before = form & np.uint16(CLASS)
+            previous = point
             if point < tables.lower.size:
                 point = tables.lower[point]
             kind = tables.classes[point] if point < tables.classes.size else np.uint8(0)
@@ -249,6 +263,13 @@ def _read(text, tables, plain, bounds, hashes):  # type: ignore[no-untyped-def]
         count += 1
         bounds[count] = at
     return count, beyond_ascii
+
+
+@njit(cache=True, nogil=True)
+def _composes(first, second, pairs):  # type: ignore[no-untyped-def]
+    wanted = np.int64(first) << POINT_BITS | second
+    place = np.searchsorted(pairs, wanted)
+    return place < pairs.size and pairs[place] == wanted
 
 
 @njit(cache=True, nogil=True)

@@ -224,16 +224,17 @@ def _deleted() -> re.Pattern[str]:
 
 @cache
 def _tables() -> kernels.Tables:
-    classes, lower, forms = _classes(), _lower(), _forms()
+    classes, lower = _classes(), _lower()
+    forms, pairs = _forms()
     ascii_table = np.array([classes[point] or lower[point] for point in range(0x80)], np.uint8)
     changed = np.flatnonzero(lower != np.arange(lower.size))[-1] + 1
-    return kernels.Tables(ascii_table, _trimmed(classes), lower[:changed].copy(), _trimmed(forms))
+    return kernels.Tables(ascii_table, _trimmed(classes), lower[:changed].copy(), _trimmed(forms), pairs)
 
 
 @cache
 def _trusting() -> kernels.Tables:
     """For prepared texts, which are taken as they are."""
-    return _tables()._replace(forms=np.empty(0, np.uint8))
+    return _tables()._replace(forms=np.empty(0, np.uint16))
 
 
 def _classes() -> np.ndarray:
@@ -252,22 +253,24 @@ def _lower() -> np.ndarray:
     return lower
 
 
-def _forms() -> np.ndarray:
-    """The canonical combining class, by which marks must ascend in NFC; PREPARE where NFC may be another text (Unicode's quick
-    check says no, or maybe: UAX 15), or lower case depends on neighbours or has more than one character."""
-    forms = np.fromiter(map(unicodedata.combining, _characters()), np.uint8, code_points.LAST_PLANE)
+def _forms() -> tuple[np.ndarray, np.ndarray]:
+    """(uint16 by code point, int64 pairs), see `kernels.Tables`: whether NFC may be another text (Unicode's quick check says no,
+    or maybe and the pair composes: UAX 15), or lower case depends on neighbours or has more than one character."""
+    forms = np.fromiter(map(unicodedata.combining, _characters()), np.uint16, code_points.LAST_PLANE)
     unsure = [ord(CAPITAL_SIGMA), *(point for first, last in HANGUL_SECOND for point in range(first, last + 1))]
     unsure += [point for point, lowered in enumerate(map(str.lower, _characters())) if len(lowered) > 1]
+    pairs = []
     for point, decomposition in enumerate(map(unicodedata.decomposition, _characters())):
         if not decomposition or decomposition[0] == "<":  # "<": a compatible one, which NFC does not look at
             continue
-        _, *second = (int(part, 16) for part in decomposition.split())
+        parts = [int(part, 16) for part in decomposition.split()]
         if unicodedata.is_normalized("NFC", chr(point)):
-            unsure += second  # composes with what stands before it
+            pairs.append(parts)
         else:
             unsure.append(point)
-    forms[unsure] = kernels.PREPARE
-    return forms
+    forms[[second for _, second in pairs]] |= kernels.MAYBE
+    forms[unsure] |= kernels.PREPARE
+    return forms, np.array(sorted(first << kernels.POINT_BITS | second for first, second in pairs), np.int64)
 
 
 def _characters() -> Iterator[str]:
