@@ -18,10 +18,10 @@ from manifests.storage import Folder, StorageError
 from pipeline.documents import STORED
 from pipeline.row_local import Stream, written_state
 from pipeline.work import Task
-from stages.shard_texts import load_encoder, texts_of
-from stages.tokenizer import TokenizerError
+from stages.shard_texts import ShardTextError, load_encoder, texts_of
 
 MARK = "@"
+
 
 class ReferenceCorpusError(Exception):
     """A corpus that cannot be compared with."""
@@ -54,7 +54,7 @@ def load(name: str, path: str) -> Reference:
         raise ReferenceCorpusError(f"{path} has no token shards, which are what the texts of a finished corpus are read from")
     try:
         load_encoder(folder, tokenizer)
-    except TokenizerError as error:
+    except (OSError, StorageError, ShardTextError) as error:
         raise ReferenceCorpusError(f"{path}: its tokenizer cannot give texts back: {error}") from None
     return Reference(name, folder.url, manifest.digest, tokenizer, shards)
 
@@ -67,7 +67,7 @@ def read_reference(task: Task) -> None:
     encoder = load_encoder(corpus, tokenizer)
     rows = 0
     with Stream(task, "documents", STORED) as kept:
-        for ids, texts in texts_of(corpus, shard, tokenizer.dtype, encoder):
+        for ids, texts, _ in texts_of(corpus, shard, tokenizer, encoder):
             known = [DocumentId.parse(name) for name in ids.to_pylist()]
             table = empty_rows(
                 DOCUMENTS,

@@ -1,32 +1,23 @@
 """Does a finished corpus hold items of a benchmark that came later?
 
-A finished corpus keeps its texts as tokens. They are decoded with its own tokenizer, which gives every text back byte by byte,
-and compared with the items as `decontamination` does it while a corpus is built. Nothing is changed.
-
-Shards, their indexes and the tokenizer are read only where they are the files that the manifest lists, and a shard is decoded in
-slices: memory does not grow with the corpus.
+A finished corpus keeps its texts as tokens. They are decoded (`stages.shard_texts`) and compared with the items as
+`decontamination` does it while a corpus is built. Nothing is changed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from manifests.manifest import Manifest, Shard, TokenizerRecord
-from manifests.schemas import SHARD_INDEX
-from manifests.storage import Folder, sha256_of
+from manifests.manifest import Manifest, Shard
+from manifests.storage import Folder
 from stages.benchmarks import BenchmarkIndex, Match
 from stages.decontamination import LIMITS, Page, Threshold
-from stages.tokenizer import Encoder, TokenizerError
-
-SLICE_TOKENS = 1 << 20
-"""Decoded at once, but a document is never cut: about 5 MB of text, and 100 MB of memory while it is decoded."""
+from stages.shard_texts import ShardTextError, load_encoder, texts_of
 
 
 class ContaminationError(Exception):
@@ -130,11 +121,14 @@ def check(
     for number, (benchmark, item) in enumerate(index.names):
         report.items[benchmark] = report.items.get(benchmark, 0) + 1
         report.unchecked.setdefault(benchmark, []).extend([item] if number in unchecked else [])
-    encoder = _encoder(corpus, content.tokenizer)
-    for shard in content.shards:
-        for ids, texts, tokens in _texts(corpus, shard, content.tokenizer, encoder):
-            _check(ids, texts, shard, index, threshold, report, rows)
-            progress(tokens)
+    try:
+        encoder = load_encoder(corpus, content.tokenizer)
+        for shard in content.shards:
+            for ids, texts, tokens in texts_of(corpus, shard, content.tokenizer, encoder):
+                _check(ids, texts, shard, index, threshold, report, rows)
+                progress(tokens)
+    except ShardTextError as error:
+        raise ContaminationError(str(error)) from None
     return report
 
 
@@ -182,67 +176,3 @@ def _row(document: str, shard: Shard, index: BenchmarkIndex, page: Page, match: 
         "where": page.where(match),
         "passage": page.passage(match),
     }
-
-
-def _encoder(corpus: Folder, record: TokenizerRecord) -> Encoder:
-    _vouched(corpus, record.file, record.sha256)
-    name = next((name for name, number in record.special_tokens.items() if number == record.bos_id), None)
-    try:
-        encoder = Encoder(corpus.read(record.file).decode(errors="replace"), name)
-    except TokenizerError as error:
-        raise ContaminationError(f"{record.file}: {error}") from None
-    if encoder.vocabulary != record.vocabulary:
-        raise ContaminationError(
-            f"{record.file}: its vocabulary of {encoder.vocabulary} is not the {record.vocabulary} of the manifest"
-        )
-    return encoder
-
-
-def _texts(
-    corpus: Folder, shard: Shard, tokenizer: TokenizerRecord, encoder: Encoder
-) -> Iterator[tuple[pa.Array, pa.Array, int]]:
-    """(ids, texts, tokens) of the documents of a shard, some at a time."""
-    dtype = np.dtype(tokenizer.dtype).newbyteorder("<")
-    size = _vouched(corpus, shard.path, shard.sha256)
-    _vouched(corpus, shard.index, shard.index_sha256)
-    try:
-        index = pq.ParquetFile(pa.BufferReader(corpus.read(shard.index))).read()
-    except pa.ArrowException as error:
-        raise ContaminationError(f"{shard.index}: not a Parquet file that can be read: {error}") from None
-    if not index.schema.equals(SHARD_INDEX):
-        raise ContaminationError(f"{shard.index}: its columns are not those of a shard index")
-    lengths = index["tokens"].to_numpy()
-    ends = np.cumsum(lengths)
-    starts = ends - lengths
-    filled = int(ends[-1]) if len(ends) else 0
-    if ((lengths < 1) | (lengths > size)).any() or (index["start"].to_numpy() != starts).any() or filled * dtype.itemsize != size:
-        raise ContaminationError(f"{shard.index}: its documents do not fill the {size // dtype.itemsize} tokens of {shard.path}")
-    row = 0
-    while row < len(ends):
-        last = max(row + 1, int(np.searchsorted(ends, starts[row] + SLICE_TOKENS, side="right")))
-        first_token, tokens = int(starts[row]), int(ends[last - 1] - starts[row])
-        data = corpus.read_range(shard.path, first_token * dtype.itemsize, tokens * dtype.itemsize)
-        if len(data) != tokens * dtype.itemsize:
-            raise ContaminationError(f"{shard.path}: became shorter while it was read")
-        offsets = np.concatenate([[0], ends[row:last] - first_token])
-        try:
-            texts = encoder.decode_all(np.frombuffer(data, dtype), offsets)
-        except ValueError as error:
-            raise ContaminationError(f"{shard.path}: documents from {index['id'][row]} on: {error}") from None
-        bounds = np.frombuffer(texts.buffers()[1], np.int64)
-        wrong = np.flatnonzero(np.diff(bounds) != index["bytes"].to_numpy()[row:last])
-        if wrong.size:
-            raise ContaminationError(
-                f"{shard.path}: the text of {index['id'][row + int(wrong[0])]} has not the bytes that {shard.index} says"
-            )
-        yield index["id"].slice(row, last - row), texts, tokens
-        row = last
-
-
-def _vouched(corpus: Folder, path: str, sha256: str) -> int:
-    """The size of a file that is the one that the manifest lists."""
-    with corpus.open(path) as file:
-        found, size = sha256_of(file)
-    if found != sha256:
-        raise ContaminationError(f"{path}: not the file that the manifest lists; `corpusmill verify` says more")
-    return size

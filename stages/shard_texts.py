@@ -1,7 +1,8 @@
 """The texts of a finished corpus, decoded from its token shards: what is trained on is where the text is kept for good.
 
-Byte-level BPE gives back exactly the text that was encoded. A shard, its index and the tokenizer are checked against the digests
-of the manifest, and every text against the length that the index has for it.
+Byte-level BPE gives back exactly the text that was encoded. A shard, its index and the tokenizer are read only where they are the
+files that the manifest lists, and every text has the length that the index says. A shard is decoded in slices: memory does not
+grow with it.
 """
 
 from __future__ import annotations
@@ -12,75 +13,96 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numba import njit
 
 from manifests.manifest import Shard, TokenizerRecord
-from manifests.storage import Folder
-from stages import text_buffers
-from stages.tokenizer import Encoder
+from manifests.schemas import SHARD_INDEX
+from manifests.storage import Folder, sha256_of
+from stages.tokenizer import Encoder, TokenizerError
 
-BATCH_TOKENS = 1 << 20
-"""Tokens that are decoded together; a longer document is a batch of its own."""
+SLICE_TOKENS = 1 << 20
+"""Decoded at once, about 5 MB of text; a longer document is a slice of its own."""
 
 
 class ShardTextError(Exception):
-    """A shard that is not what its manifest says, or does not hold the texts that its index lists."""
+    """A file that is not what its manifest says, or does not hold the texts that it should; the message names it."""
 
 
 def load_encoder(corpus: Folder, tokenizer: TokenizerRecord) -> Encoder:
-    """The corpus's tokenizer; ShardTextError or TokenizerError when it cannot give texts back."""
-    return Encoder(_vouched(corpus, tokenizer.file, tokenizer.sha256).decode())
+    """The tokenizer of a corpus; ShardTextError where it is not what the manifest describes, or cannot give texts back."""
+    data = _vouched(corpus, tokenizer.file, tokenizer.sha256)
+    bos = next((name for name, number in tokenizer.special_tokens.items() if number == tokenizer.bos_id), None)
+    try:
+        encoder = Encoder(data.decode(errors="replace"), bos)
+    except TokenizerError as error:
+        raise ShardTextError(f"{tokenizer.file}: {error}") from None
+    if encoder.vocabulary != tokenizer.vocabulary:
+        raise ShardTextError(
+            f"{tokenizer.file}: its vocabulary of {encoder.vocabulary} is not the {tokenizer.vocabulary} of the manifest"
+        )
+    return encoder
 
 
-def texts_of(corpus: Folder, shard: Shard, dtype: str, encoder: Encoder) -> Iterator[tuple[pa.Array, pa.Array]]:
-    """(ids, texts as large_string) of the documents of a shard, in its order. ShardTextError names what does not fit."""
-    tokens = np.frombuffer(_vouched(corpus, shard.path, shard.sha256), np.dtype(dtype).newbyteorder("<"))
-    index = pq.read_table(pa.BufferReader(_vouched(corpus, shard.index, shard.index_sha256)))
-    start, length, size = (index[name].to_numpy() for name in ("start", "tokens", "bytes"))
-    ends = start + length
-    if len(start) and not (start[0] >= 0 and (length >= 0).all() and (ends[:-1] <= start[1:]).all() and ends[-1] <= len(tokens)):
-        raise ShardTextError(f"{shard.index}: its places do not lie in {shard.path} one after another")
-    if len(tokens) and int(tokens.max()) >= encoder.vocabulary:
-        raise ShardTextError(f"{shard.path}: token id {tokens.max()} is not in a vocabulary of {encoder.vocabulary}")
-    pieces, edges = encoder.pieces
-    first = 0
-    while first < len(start):
-        last = max(first + 1, int(np.searchsorted(ends, start[first] + BATCH_TOKENS, side="right")))
-        offsets = np.concatenate([[0], np.cumsum(size[first:last])]).astype(np.int64)
-        data = np.empty(int(offsets[-1]), np.uint8)
-        wrong = _decode(tokens, start[first:last], ends[first:last], pieces, edges, offsets, data)
-        if wrong >= 0:
-            name = index["id"][first + wrong].as_py()
-            raise ShardTextError(f"{shard.path}: the tokens of {name} are not a text of {size[first + wrong]} bytes")
-        texts = text_buffers.column(data, offsets)
+def read_index(corpus: Folder, shard: Shard) -> pa.Table:
+    """The index of a shard (`manifests.schemas.SHARD_INDEX`); ShardTextError where its documents do not fill the shard."""
+    data = _vouched(corpus, shard.index, shard.index_sha256)
+    try:
+        index = pq.ParquetFile(pa.BufferReader(data)).read()
+    except pa.ArrowException as error:
+        raise ShardTextError(f"{shard.index}: not a Parquet file that can be read: {error}") from None
+    if not index.schema.equals(SHARD_INDEX):
+        raise ShardTextError(f"{shard.index}: its columns are not those of a shard index")
+    if any(column.null_count for column in index.columns):
+        raise ShardTextError(f"{shard.index}: it has rows without a value")
+    starts, lengths = index["start"].to_numpy(), index["tokens"].to_numpy()
+    ends = np.cumsum(lengths)
+    possible = ((lengths >= 1) & (lengths <= shard.tokens)).all()
+    if not possible or (ends - lengths != starts).any() or (ends[-1] if len(ends) else 0) != shard.tokens:
+        raise ShardTextError(f"{shard.index}: its documents do not fill the {shard.tokens} tokens of {shard.path}")
+    return index
+
+
+def texts_of(
+    corpus: Folder, shard: Shard, tokenizer: TokenizerRecord, encoder: Encoder
+) -> Iterator[tuple[pa.Array, pa.Array, int]]:
+    """(ids, texts as large_string, tokens) of the documents of a shard in its order, some at a time."""
+    dtype = np.dtype(tokenizer.dtype).newbyteorder("<")
+    with corpus.open(shard.path) as file:
+        found, size = sha256_of(file)
+    if found != shard.sha256:
+        raise _changed(shard.path)
+    index = read_index(corpus, shard)
+    if size != shard.tokens * dtype.itemsize:
+        raise ShardTextError(f"{shard.path}: {size} bytes are not {shard.tokens} tokens")
+    starts = index["start"].to_numpy()
+    ends = starts + index["tokens"].to_numpy()
+    row = 0
+    while row < len(ends):
+        last = max(row + 1, int(np.searchsorted(ends, starts[row] + SLICE_TOKENS, side="right")))
+        first_token, tokens = int(starts[row]), int(ends[last - 1] - starts[row])
+        data = corpus.read_range(shard.path, first_token * dtype.itemsize, tokens * dtype.itemsize)
+        if len(data) != tokens * dtype.itemsize:
+            raise ShardTextError(f"{shard.path}: became shorter while it was read")
+        offsets = np.concatenate([[0], ends[row:last] - first_token])
         try:
-            texts.validate(full=True)
-        except pa.ArrowInvalid:
-            raise ShardTextError(f"{shard.path}: a text among those from {index['id'][first].as_py()} on is not UTF-8") from None
-        yield index["id"].slice(first, last - first).combine_chunks(), texts
-        first = last
+            texts = encoder.decode_all(np.frombuffer(data, dtype), offsets)
+        except ValueError as error:
+            raise ShardTextError(f"{shard.path}: documents from {index['id'][row]} on: {error}") from None
+        bounds = np.frombuffer(texts.buffers()[1], np.int64)
+        wrong = np.flatnonzero(np.diff(bounds) != index["bytes"].to_numpy()[row:last])
+        if wrong.size:
+            raise ShardTextError(
+                f"{shard.path}: the text of {index['id'][row + int(wrong[0])]} has not the bytes that {shard.index} says"
+            )
+        yield index["id"].slice(row, last - row).combine_chunks(), texts, tokens
+        row = last
 
 
 def _vouched(corpus: Folder, path: str, sha256: str) -> bytes:
     data = corpus.read(path)
     if hashlib.sha256(data).hexdigest() != sha256:
-        raise ShardTextError(f"{corpus.url}/{path} is not the file that its manifest lists; `corpusmill verify` says more")
+        raise _changed(path)
     return data
 
 
-@njit(cache=True, nogil=True)
-def _decode(tokens, starts, ends, pieces, edges, offsets, data):  # type: ignore[no-untyped-def]
-    """Writes document k to data[offsets[k]:offsets[k + 1]]; returns the first whose tokens have another length, or -1."""
-    for document in range(starts.size):
-        at, stop = offsets[document], offsets[document + 1]
-        for place in range(starts[document], ends[document]):
-            token = np.int64(tokens[place])
-            first, last = edges[token], edges[token + 1]
-            if at + last - first > stop:
-                return document
-            for index in range(first, last):
-                data[at] = pieces[index]
-                at += 1
-        if at != stop:
-            return document
-    return -1
+def _changed(path: str) -> ShardTextError:
+    return ShardTextError(f"{path}: not the file that the manifest lists; `corpusmill verify` says more")

@@ -7,7 +7,6 @@ counted with its reason; a file that is damaged or unreadable is an error, since
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,9 +15,6 @@ from glob import glob, has_magic
 from pathlib import PurePosixPath
 from typing import Any
 
-import numpy as np
-
-from manifests.logs import read_parquet
 from manifests.manifest import MANIFEST, Manifest, ManifestError
 from manifests.storage import NO_FILE, Folder, StorageError, sha256_of
 from stages.readers.folder import MEDIA_TYPES, Pages, PagesOptions
@@ -27,7 +23,7 @@ from stages.readers.jsonl import JsonLines, JsonLinesOptions
 from stages.readers.media_types import PLAIN
 from stages.readers.parquet import Parquet, ParquetOptions
 from stages.readers.reader import Reader, ReaderConfigurationError
-from stages.tokenizer import Encoder, TokenizerError
+from stages.shard_texts import ShardTextError, load_encoder, texts_of
 
 PLAIN_FILES = tuple(f"*{ending}{packing}" for ending, kind in MEDIA_TYPES.items() if kind == PLAIN for packing in ("", *PACKED))
 BROKEN = frozenset({"unreadable", "damaged", "undecodable"})
@@ -59,7 +55,7 @@ class TextFile:
         """The texts in file order; SourceError when the file is not whole."""
         try:
             yield from self._of_corpus() if self.reader is None else self._of_file(self.reader)
-        except (OSError, StorageError, ReaderConfigurationError, ManifestError, TokenizerError) as error:
+        except (OSError, StorageError, ReaderConfigurationError, ManifestError, ShardTextError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise SourceError(f"{self.name}: cannot be read: {reason}") from None
 
@@ -100,20 +96,11 @@ class TextFile:
                 f"{self.name}: this corpus has no tokens of its training split, which are what its texts are kept in"
             )
         self.identity = {"corpus": manifest.digest, "split": SPLIT}
-        encoder = Encoder(self._vouched(tokenizer.file, tokenizer.sha256).decode())
+        encoder = load_encoder(self.folder, tokenizer)
         for shard in shards:
-            tokens = np.frombuffer(self._vouched(shard.path, shard.sha256), np.dtype(tokenizer.dtype).newbyteorder("<"))
-            self._vouched(shard.index, shard.index_sha256)
-            index = read_parquet(self.folder, shard.index)
-            for start, length in zip(index["start"].to_pylist(), index["tokens"].to_pylist(), strict=True):
-                self.read += 1
-                yield encoder.decode(tokens[start : start + length]).decode()
-
-    def _vouched(self, path: str, sha256: str) -> bytes:
-        data = self.folder.read(path)
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise SourceError(f"{self.name}: {path} is not the file that its manifest lists; `corpusmill verify` says more")
-        return data
+            for _, texts, _ in texts_of(self.folder, shard, tokenizer, encoder):
+                self.read += len(texts)
+                yield from texts.to_pylist()
 
 
 @dataclass

@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import pyarrow as pa
+from numba import njit
 from pydantic import Field, model_validator
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -212,13 +213,6 @@ class Encoder:
             raise ValueError(f"token id {max(numbers)} is not in a vocabulary of {self.vocabulary}")
         return b"".join(self._bytes_of[number] for number in numbers)
 
-    @cached_property
-    def pieces(self) -> tuple[np.ndarray, np.ndarray]:
-        """(uint8, int64 (vocabulary + 1,)): the bytes of all tokens one after another, and where each token's start; special ones
-        have none."""
-        edges = np.concatenate([[0], np.cumsum([len(piece) for piece in self._bytes_of])]).astype(np.int64)
-        return np.frombuffer(b"".join(self._bytes_of), np.uint8), edges
-
     def decode_all(self, ids: np.ndarray, offsets: np.ndarray) -> pa.Array:
         """The texts of n documents, large_string: document i is `ids[offsets[i]:offsets[i + 1]]`, as `encode` gives them.
 
@@ -226,12 +220,12 @@ class Encoder:
         """
         if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < self.vocabulary:
             raise ValueError(f"token id {int(ids.max())} is not in a vocabulary of {self.vocabulary}")
-        data, places = self._joined
-        lengths = np.diff(places)[ids]
-        ends = np.concatenate([[0], np.cumsum(lengths)])
-        source = np.repeat(places[ids] - ends[:-1], lengths)
-        source += np.arange(source.size)
-        texts = text_buffers.column(data[source], ends[offsets])
+        pieces, edges = self._pieces
+        bounds = np.zeros(len(offsets), np.int64)
+        _measure(ids, offsets, edges, bounds)
+        data = np.empty(int(bounds[-1]), np.uint8)
+        _join(ids[offsets[0] : offsets[-1]], pieces, edges, data)
+        texts = text_buffers.column(data, bounds)
         try:
             texts.validate(full=True)
         except pa.ArrowInvalid:
@@ -239,10 +233,11 @@ class Encoder:
         return texts
 
     @cached_property
-    def _joined(self) -> tuple[np.ndarray, np.ndarray]:
-        """The bytes of all tokens, and where those of each begin, and the last end."""
-        places = np.concatenate([[0], np.cumsum(list(map(len, self._bytes_of)))])
-        return np.frombuffer(b"".join(self._bytes_of), np.uint8), places
+    def _pieces(self) -> tuple[np.ndarray, np.ndarray]:
+        """(uint8, int64 (vocabulary + 1,)): the bytes of all tokens, special ones having none, and where those of each begin."""
+        edges = np.zeros(self.vocabulary + 1, np.int64)
+        np.cumsum([len(piece) for piece in self._bytes_of], out=edges[1:])
+        return np.frombuffer(b"".join(self._bytes_of), np.uint8), edges
 
     def _find_bos(self, wanted: str | None) -> int:
         names = BOS_NAMES if wanted is None else (wanted,)
@@ -278,6 +273,28 @@ class Encoder:
                 raise TokenizerError(f"it changes text: {probe[:40]!r} comes back as {self.decode(ids)[:60]!r}")
             if special.intersection(ids[1:].tolist()):
                 raise TokenizerError(f"text becomes a special token: {probe[:40]!r}")
+
+
+@njit(cache=True, nogil=True)
+def _measure(ids, offsets, edges, bounds):  # type: ignore[no-untyped-def]
+    """Writes to `bounds` where the bytes of each document end, behind a 0."""
+    size = 0
+    for document in range(offsets.size - 1):
+        for place in range(offsets[document], offsets[document + 1]):
+            token = np.int64(ids[place])
+            size += edges[token + 1] - edges[token]
+        bounds[document + 1] = size
+
+
+@njit(cache=True, nogil=True)
+def _join(ids, pieces, edges, data):  # type: ignore[no-untyped-def]
+    """Writes the bytes of all tokens one after another."""
+    at = 0
+    for place in range(ids.size):
+        token = np.int64(ids[place])
+        for index in range(edges[token], edges[token + 1]):
+            data[at] = pieces[index]
+            at += 1
 
 
 def piece_pattern(digits: str) -> str:

@@ -15,9 +15,11 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from manifests.commands import app as manifests_app
 from manifests.manifest import Manifest
 from manifests.storage import Folder
-from stages import contamination
+from manifests.verify import verify
+from stages import shard_texts
 from stages.benchmarks import load_items
 from stages.commands import app
 from stages.tokenizer import Encoder
@@ -143,7 +145,7 @@ def test_what_stays_below_the_threshold_is_told_apart(finished: Path, items: Pat
 def test_slices_change_nothing(finished: Path, items: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = call(finished, "--benchmark", items, "--json").stdout
     for size in (1, 1000):
-        monkeypatch.setattr(contamination, "SLICE_TOKENS", size)
+        monkeypatch.setattr(shard_texts, "SLICE_TOKENS", size)
         assert call(finished, "--benchmark", items, "--json").stdout == whole
 
 
@@ -206,10 +208,10 @@ def test_an_index_that_does_not_fit_its_shard_is_an_error_even_if_the_manifest_l
         numbers[0] += change
         place = table.schema.get_field_index(column)
         pq.write_table(table.set_column(place, table.schema.field(column), [numbers]), path)
-        resealed(copied, index_sha256=contamination.sha256_of(path.open("rb"))[0])
+        resealed(copied, index_sha256=shard_texts.sha256_of(path.open("rb"))[0])
         assert message in call(copied, "--benchmark", items, code=1).stderr
     pq.write_table(table.drop_columns(["bytes"]), path)
-    resealed(copied, index_sha256=contamination.sha256_of(path.open("rb"))[0])
+    resealed(copied, index_sha256=shard_texts.sha256_of(path.open("rb"))[0])
     assert "its columns are not those of a shard index" in call(copied, "--benchmark", items, code=1).stderr
 
 
@@ -257,3 +259,38 @@ def test_a_benchmark_that_is_not_there_or_holds_nothing_to_look_for_is_an_error(
     (tmp_path / "bad.jsonl").write_text("{")
     assert "bad.jsonl:1" in call(finished, "--benchmark", tmp_path / "bad.jsonl", code=1).stderr
     call(finished, code=2)
+
+
+def test_what_is_cut_out_while_a_corpus_is_built_is_told_in_the_logs_and_not_found_later(tmp_path: Path) -> None:
+    asked = {name: " ".join(prose(f"asked {name}", 2)) for name in ("one", "two", "three")}
+    texts = [article(number) for number in range(12)]
+    texts[3] = f"{article('a')}\n{asked['one']}\n{article('b')}\n{asked['two']}\n{article('c')}"
+    benchmarks = tmp_path / "benchmarks"
+    benchmarks.mkdir()
+    for name, text in asked.items():
+        (benchmarks / f"{name}.jsonl").write_bytes(lines_of([{"id": "q1", "text": text}]))
+    stages = [{"decontamination": {"benchmarks": "benchmarks", "action": "cut"}}]
+    stages += [{"split": {"validation": 0, "test": 0}}, {"tokenizer": {"vocabulary": 600}}, "shards"]
+    corpus = tmp_path / "corpus"
+    recipe = write_small(tmp_path, {"a.jsonl": [{"text": text} for text in texts]}, small_recipe([], stages))
+    result = build(recipe, corpus)
+    assert list(verify(Folder(corpus), result.manifest)) == []
+    rows = [row for path in (corpus / "logs" / "edits").rglob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    assert [(row["id"], row["rule"]) for row in rows] == [
+        ("docs/a.jsonl#3", "decontamination.cut:one"),
+        ("docs/a.jsonl#3", "decontamination.cut:two"),
+    ]
+    for row, name in zip(rows, ("one", "two"), strict=True):
+        grams = len(asked[name].split()) - 12
+        first = texts[3].index(asked[name])
+        last = first + len(" ".join(asked[name].split()[:13]))
+        assert row["count"] == grams
+        assert row["detail"] == f"q1: {grams} of {grams} n-grams, first at characters {first} to {last}"
+    count = next(one for one in result.manifest.content.counts if one.stage == "decontamination")
+    assert count.edited == {"decontamination.cut:one": 1, "decontamination.cut:two": 1} and count.documents_kept == 12
+    (record,) = result.manifest.content.decontamination
+    assert {one["benchmark"]: len(one["found"]) for one in record["benchmarks"]} == {"one": 1, "two": 1, "three": 0}
+    assert "a paraphrase, a translation" in record["limits"]
+    told = CliRunner().invoke(manifests_app, ["why", str(corpus), "docs/a.jsonl#3"]).output
+    assert "cut:one: q1: " in told and "cut:two: q1: " in told
+    call(corpus, "--benchmark", benchmarks, "--fail-on-found")

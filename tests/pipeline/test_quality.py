@@ -256,7 +256,7 @@ def test_the_training_split_of_a_corpus_is_a_source_of_texts(folder: Path, tmp_p
     shard.write_bytes(shard.read_bytes()[:-2] + b"\0\0")
     result = call("train", "--good", source, "--random", folder / "spam.jsonl", "--output", tmp_path / "n.bin")
     assert result.exit_code == 1
-    assert "is not the file that its manifest lists" in result.stderr
+    assert "00000.bin: not the file that the manifest lists" in result.stderr
 
 
 def test_the_corpus_read_as_texts_is_what_was_kept(folder: Path) -> None:

@@ -18,6 +18,8 @@ from manifests.verify import verify
 from pipeline.inputs import InputError
 from pipeline.recipe import Recipe, RecipeError
 from pipeline.run import RunFailed
+from stages.text_sources import find_texts
+from stages.tokenizer import BOS, TokenizerOptions, train_tokenizer
 from tests.pipeline.crawl import article, build, prose
 
 TOKENS: list[Any] = [
@@ -137,6 +139,26 @@ def test_no_corpus_at_all_is_an_error_that_names_the_reference(tmp_path: Path) -
         build(recipe, tmp_path / "corpus")
 
 
+def test_a_tokenizer_whose_documents_begin_with_a_token_of_its_own_gives_texts_back(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer(OLD, TokenizerOptions(vocabulary=600)).replace(BOS, "<start>")
+    (tmp_path / "tokenizer.json").write_text(tokenizer)
+    stages: list[Any] = [TOKENS[0], {"tokenizer": {"file": "tokenizer.json", "bos": "<start>"}}, "shards"]
+    build(write(tmp_path, "old", {"web": OLD}, stages), tmp_path / "old-corpus")
+    training = [text for file in find_texts([str(tmp_path / "old-corpus")]).files for text in file.texts()]
+    assert 0 < len(training) < len(OLD) and set(training) < set(OLD)
+    recipe = write(tmp_path, "new", {"web": [OLD[3], article("new")]}, ["exact_dedup"], references={"old": "old-corpus"})
+    build(recipe, tmp_path / "corpus")
+    assert [row["kept_id"] for row in removals(tmp_path / "corpus", "web")] == ["@old/web/000.jsonl#3"]
+
+
+def test_a_reference_whose_tokenizer_is_another_file_is_refused_before_anything_runs(old: Path, tmp_path: Path) -> None:
+    shutil.copytree(old, tmp_path / "old")
+    (tmp_path / "old" / "tokenizer.json").write_text("{}")
+    recipe = write(tmp_path, "new", {"web": OLD[:2]}, COMPARE, references={"old": "old"})
+    with pytest.raises(InputError, match=r"reference old: .*tokenizer.json: not the file that the manifest lists"):
+        build(recipe, tmp_path / "corpus")
+
+
 def test_a_damaged_shard_of_a_reference_fails_the_run_and_is_named(old: Path, tmp_path: Path) -> None:
     shutil.copytree(old, tmp_path / "old")
     shard = Manifest.load(Folder(old)).content.shards[0].path
@@ -144,5 +166,5 @@ def test_a_damaged_shard_of_a_reference_fails_the_run_and_is_named(old: Path, tm
     data[40] ^= 1
     (tmp_path / "old" / shard).write_bytes(data)
     recipe = write(tmp_path, "new", {"web": OLD[:2]}, COMPARE, references={"old": "old"})
-    with pytest.raises(RunFailed, match=f"{shard} is not the file that its manifest lists"):
+    with pytest.raises(RunFailed, match=f"{shard}: not the file that the manifest lists"):
         build(recipe, tmp_path / "corpus")
