@@ -72,6 +72,12 @@ def verify(corpus: CorpusArgument) -> None:
         raise typer.Exit(1)
     files = sum(1 for _ in listed_files(content))
     typer.echo(f"verified: {files} files, {documents:,} documents in = kept + removed at each of {len(content.counts)} stages")
+    if content.split is not None and content.split.closest is not None:
+        pair = content.split.closest
+        typer.echo(
+            f"split: {pair.held_out_documents} held-out documents were compared with all {pair.documents:,}; "
+            f"the highest Jaccard with one of another split is {pair.jaccard:.3f}"
+        )
     typer.echo(f"digest {manifest.digest}")
 
 

@@ -122,11 +122,23 @@ class LogFile(Part):
     sha256: str
 
 
+class ClosestPair(Part):
+    """How alike documents of different splits are: a sample of the held-out ones, compared with all documents of other splits."""
+
+    held_out_documents: int = Field(ge=0, description="documents of validation and test in the sample")
+    documents: int = Field(ge=0, description="documents that each of them was compared with, those of its own split left out")
+    jaccard: float = Field(ge=0, le=1, description="the highest of all these pairs")
+    held_out: str | None = Field(None, description="its held-out document; none where no pair shares a shingle")
+    other: str | None = None
+    pairs_at_threshold: int = Field(0, ge=0, description="pairs with the split's threshold or more, which the bands missed")
+
+
 class SplitRecord(Part):
     threshold: float
     shares: dict[str, float]
     documents: dict[str, int]
     options: dict[str, Any] = Field(default_factory=dict)
+    closest: ClosestPair | None = Field(None, description="none where nothing is held out or `check_sample` is 0")
 
 
 class ReferenceRecord(Part):

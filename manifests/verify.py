@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from manifests.identity import printed_ids
 from manifests.logs import read_parquet
-from manifests.manifest import Content, LogFile, Manifest, ManifestError, Shard, receipt_list
+from manifests.manifest import Content, LogFile, Manifest, ManifestError, Shard, SplitRecord, receipt_list
 from manifests.schemas import LOG_SCHEMAS, SHARD_INDEX
 from manifests.storage import Folder, StorageError, sha256_of
 
@@ -246,8 +246,27 @@ def _check_splits(corpus: Folder, content: Content, damaged: set[str]) -> Iterat
             counted[split] += 1
             if split_of.setdefault(cluster, split) != split:
                 yield f"{log.path}: {one} is in {split}, others of its cluster {cluster} in {split_of[cluster]}"
+    yield from _check_closest(content.split)
     if not damaged and dict(counted) != content.split.documents:
         yield f"documents by split are {dict(sorted(counted.items()))}, the manifest says {content.split.documents}"
+
+
+SURE = 1e-4
+"""Bands that would miss a pair so seldom have kept it together, unless something went wrong."""
+
+
+def _check_closest(split: SplitRecord) -> Iterator[str]:
+    """No measured pair of two splits is so alike that it should have been in one cluster."""
+    pair = split.closest
+    if pair is None or pair.jaccard < split.threshold or not {"bands", "rows"} <= split.options.keys():
+        return
+    bands, rows = split.options["bands"], split.options["rows"]
+    missed = (1 - pair.jaccard**rows) ** bands
+    if missed < SURE:
+        yield (
+            f"split: {pair.held_out} and {pair.other} are in two splits, and their Jaccard is {pair.jaccard:.3f}: "
+            f"{bands} bands of {rows} rows miss such a pair with probability {missed:.0e}, and the threshold is {split.threshold}"
+        )
 
 
 def _check_shard(corpus: Folder, content: Content, shard: Shard, placed: pa.Table | None) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from manifests.manifest import (
     MANIFEST,
+    ClosestPair,
     ComponentRecord,
     Content,
     InputFile,
@@ -246,7 +247,31 @@ def _split(plan: Plan, done: Done) -> SplitRecord | None:
     for receipt in done[plan.ends["split"]]:
         documents.update(receipt.values["documents"])
     shares = {name: options[name] for name in ("validation", "test")}
-    return SplitRecord(threshold=options["threshold"], shares=shares, documents=dict(sorted(documents.items())), options=options)
+    return SplitRecord(
+        threshold=options["threshold"],
+        shares=shares,
+        documents=dict(sorted(documents.items())),
+        options=options,
+        closest=_closest(plan, done),
+    )
+
+
+def _closest(plan: Plan, done: Done) -> ClosestPair | None:
+    """The most alike of all parts; of several the first by id."""
+    if "closest" not in plan.ends:
+        return None
+    step = plan.ends["closest"]
+    values = [one.values for one in done[step]]
+    found = [(-one["jaccard"], one["held_out"], one["other"]) for one in values if "jaccard" in one]
+    jaccard, held_out, other = min(found, default=(0.0, None, None))
+    return ClosestPair(
+        held_out_documents=done[f"{step.removesuffix('closest')}pick"][0].files["sample"].rows,
+        documents=sum(one["compared"] for one in values),
+        jaccard=-jaccard,
+        held_out=held_out,
+        other=other,
+        pairs_at_threshold=sum(one["near"] for one in values),
+    )
 
 
 def _deduplication(plan: Plan, done: Done) -> list[dict[str, Any]]:

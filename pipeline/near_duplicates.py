@@ -75,7 +75,7 @@ def sign(task: Task) -> None:
     state = State.model_validate(task.inputs["state"])
     arguments = task.arguments
     check_libraries(arguments["libraries"])
-    options = _shingle_options(arguments)
+    options = shingle_options(arguments)
     bands, partitions = arguments["bands"], task.inputs["partitions"]
     with shuffle.writing(task.corpus, task.file("bands.shuffle"), BANDS, partitions) as writer:
         for rows, batch in documents.read_state(task.corpus, state, ["language", "text"]):
@@ -139,7 +139,7 @@ def fetch(task: Task) -> None:
     """inputs: `state`, `requests` (files), `index` and `base` of the part; arguments: `pair_partitions`, and what `sign` has for
     shingles."""
     state = State.model_validate(task.inputs["state"])
-    partitions, options = task.arguments["pair_partitions"], _shingle_options(task.arguments)
+    partitions, options = task.arguments["pair_partitions"], shingle_options(task.arguments)
     found = [rows for _, rows in shuffle.gather(task.corpus, task.inputs["requests"], task.inputs["index"])]
     requests = pa.concat_tables([REQUESTS.empty_table(), *found])
     wanted = distinct(requests["row"].to_numpy() * partitions + requests["partition"].to_numpy())
@@ -293,7 +293,7 @@ def _mixed(numbers: np.ndarray) -> np.ndarray:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _shingle_options(arguments: dict[str, Any]) -> ShingleOptions:
+def shingle_options(arguments: dict[str, Any]) -> ShingleOptions:
     return ShingleOptions(**{name: arguments[name] for name in SHINGLING})
 
 

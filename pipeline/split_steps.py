@@ -6,6 +6,8 @@ from collections import Counter
 from typing import cast
 
 from pipeline.duplicate_steps import verified_components
+from pipeline.near_duplicates import SHINGLING
+from pipeline.provenance import UNICODE
 from pipeline.receipts import Receipt
 from pipeline.recipe import StageSpec
 from pipeline.steps import Done, Layout, path_of, prints, state_of, work
@@ -19,7 +21,8 @@ def add_split(layout: Layout, name: str, spec: StageSpec) -> None:
     layout.record(name, spec, split.VERSION)
     before = dict(layout.latest)
     components = verified_components(layout, name, options, "corpus", "longest", before)
-    group, assign = f"{name}.group", f"{name}.assign"
+    group, assign, pick, closest = (f"{name}.{step}" for step in ("group", "assign", "pick", "closest"))
+    shingling = {key: getattr(options, key) for key in SHINGLING}
 
     def group_works(done: Done) -> list[Work]:
         receipts = done[components]
@@ -32,7 +35,14 @@ def add_split(layout: Layout, name: str, spec: StageSpec) -> None:
 
     def assign_works(done: Done) -> list[Work]:
         groups = [path_of(one, "groups") for one in done[group]]
-        arguments = {"seed": layout.recipe.seed, "shares": options.shares, "version": split.VERSION}
+        arguments = {
+            "seed": layout.recipe.seed,
+            "shares": options.shares,
+            "check_sample": options.check_sample,
+            **shingling,
+            "version": split.VERSION,
+            **UNICODE,
+        }
         return [
             work(
                 assign,
@@ -45,6 +55,25 @@ def add_split(layout: Layout, name: str, spec: StageSpec) -> None:
             for index, receipt in enumerate(layout.plan.everywhere(done, before))
         ]
 
+    def pick_works(done: Done) -> list[Work]:
+        given = {"held_out": [path_of(one, "held_out") for one in done[assign]]}
+        return [work(pick, "all", "pick_held_out", {"check_sample": options.check_sample}, prints(done[assign]), given)]
+
+    def closest_works(done: Done) -> list[Work]:
+        sample = done[pick][0]
+        arguments = {"threshold": options.threshold, **shingling, "version": split.VERSION, **UNICODE}
+        return [
+            work(
+                closest,
+                receipt.part,
+                "compare_held_out",
+                {**arguments, "of": receipt.fingerprint},
+                (receipt.fingerprint, sample.fingerprint),
+                {"state": state_of(receipt), "split": path_of(receipt, "split"), "sample": path_of(sample, "sample")},
+            )
+            for receipt in done[assign]
+        ]
+
     def check(receipts: list[Receipt]) -> None:
         documents = Counter[str]()
         for receipt in receipts:
@@ -55,3 +84,6 @@ def add_split(layout: Layout, name: str, spec: StageSpec) -> None:
     layout.plan.ends["split"] = layout.add(
         assign, "train, validation, test by cluster", [*before.values(), group], assign_works, check
     )
+    if options.check_sample and options.shares != dict.fromkeys(options.shares, 0.0):
+        layout.add(pick, "a sample of what is held out", [assign], pick_works)
+        layout.plan.ends["closest"] = layout.add(closest, "compare it with all of other splits", [assign, pick], closest_works)

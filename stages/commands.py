@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from manifests.terminal import terminal, visible
+from stages.dedup_commands import dedup
 
 if TYPE_CHECKING:
     from manifests.narrowing import Narrowing
@@ -23,6 +24,7 @@ quality = typer.Typer(no_args_is_help=True, add_completion=False, help="Train a 
 app.add_typer(quality, name="quality")
 tokenizer = typer.Typer(no_args_is_help=True, add_completion=False, help="Compare tokenizers.")
 app.add_typer(tokenizer, name="tokenizer")
+app.add_typer(dedup, name="dedup")
 
 
 SHOWN = ("quality.score", "quality.known_words")

@@ -12,7 +12,7 @@ bit for bit.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numba
 import numpy as np
@@ -37,8 +37,29 @@ class BandOptions(ShingleOptions):
     rows: int = Field(8, ge=1, description="minima in a band")
     threshold: float = Field(0.8, gt=0, le=1, description="a compared pair is a duplicate from this Jaccard on")
     seed: int = Field(1, ge=0, lt=2**32, description="seed of the permutations")
+    recall: float | None = Field(
+        None, gt=0, lt=1, description="in place of bands and rows: they are chosen to find a pair at the threshold this often"
+    )
+    max_permutations: int = Field(256, ge=1, le=MOST_MINIMA, description="minima that `recall` can take: bands x rows at most")
     max_bucket: int = Field(1000, ge=2, description="a larger bucket is compared with its first members only")
     bucket_sample: int = Field(64, ge=1, description="how many members, in keep order, that are")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose(cls, given: Any) -> Any:
+        """Bands and rows for a `recall`. Those that it chooses may be written beside it, as the manifest does."""
+        if not isinstance(given, dict) or not isinstance(given.get("recall"), int | float):
+            return given
+        numbers = [given.get(name, cls.model_fields[name].default) for name in ("threshold", "max_permutations")]
+        if not (isinstance(numbers[0], int | float) and isinstance(numbers[1], int)):
+            return given  # the fields themselves say what is wrong
+        chosen = dict(zip(("bands", "rows"), choose_parameters(numbers[0], given["recall"], numbers[1]), strict=True))
+        if any(name in given and given[name] != number for name, number in chosen.items()):
+            written = " and ".join(f"{name} {given[name]}" for name in chosen if name in given)
+            raise ValueError(
+                f"recall chooses bands and rows (here {chosen['bands']} x {chosen['rows']}), so {written} cannot stand too"
+            )
+        return {**given, **chosen}
 
     @model_validator(mode="after")
     def _sample_within_bucket(self) -> Self:

@@ -300,6 +300,24 @@ def test_what_lsh_proposes_is_removed_exactly_as_brute_force_would() -> None:
     assert got == list(zip(expected.removed.tolist(), expected.kept.tolist(), strict=True)) and len(got) >= 20
 
 
+def test_a_recall_stands_in_place_of_bands_and_rows() -> None:
+    chosen = MinHashOptions(threshold=0.7, recall=0.9, max_permutations=128)
+    assert (chosen.bands, chosen.rows) == choose_parameters(0.7, 0.9, 128)
+    assert MinHashOptions(**chosen.model_dump()) == chosen  # as the manifest has it
+    assert (MinHashOptions().bands, MinHashOptions().rows) == (14, 8)
+    with pytest.raises(
+        ValueError, match=r"recall chooses bands and rows \(here \d+ x \d+\), so bands 14 and rows 8 cannot stand too"
+    ):
+        MinHashOptions(recall=0.9, bands=14, rows=8)
+    with pytest.raises(ValueError, match=r"so rows 3 cannot stand too"):
+        MinHashOptions(recall=0.9, rows=3)
+    with pytest.raises(ValueError, match="no bands and rows within 4 minima reach"):
+        MinHashOptions(threshold=0.3, recall=0.99, max_permutations=4)
+    for wrong in ({"recall": 1.5}, {"recall": "high"}, {"recall": 0.9, "threshold": "x"}, {"recall": 0.9, "threshold": 1}):
+        with pytest.raises(ValueError):
+            MinHashOptions(**wrong)
+
+
 def test_options_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match="bucket_sample 64 is above max_bucket 10"):
         MinHashOptions(max_bucket=10)
