@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from manifests import manifest_commands
 from manifests.terminal import terminal, visible
 
 if TYPE_CHECKING:
-
     from manifests.life import Life
     from manifests.manifest import Manifest
     from manifests.storage import Folder
 
 ENTRY_POINTS = "corpusmill.commands"
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Question a finished corpus.")
+app.add_typer(manifest_commands.app, name="manifest")
 
 CorpusArgument = Annotated[str, typer.Argument(help="folder or URL of a corpus")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
@@ -259,12 +260,11 @@ def _by_rule(numbers: dict[str, int], stage: str) -> str:
 
 def _open(corpus: str) -> tuple[Folder, Manifest]:
     """A corpus by its folder, or by the path of its manifest."""
-    from manifests.manifest import MANIFEST, Manifest, ManifestError
-    from manifests.storage import Folder, StorageError
+    from manifests.manifest import ManifestError, open_corpus
+    from manifests.storage import StorageError
 
     try:
-        folder = Folder(corpus.removesuffix(f"/{MANIFEST}"))
-        return folder, Manifest.load(folder)
+        return open_corpus(corpus)
     except (ManifestError, StorageError, OSError) as error:
         typer.echo(visible(f"error: {corpus} is no corpus that can be read: {error}"), err=True)
         raise typer.Exit(1) from None

@@ -7,7 +7,7 @@ one `signals_<component>_<block>` for every filter block.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import duckdb
@@ -21,16 +21,22 @@ from manifests.storage import Folder
 
 
 class Logs:
-    """Questions to the logs of one corpus. Use as a context manager; `sql` takes parameters as `?`."""
+    """Questions to the logs of one corpus. Use as a context manager; `sql` takes parameters as `?`.
 
-    def __init__(self, corpus: Folder, manifest: Manifest) -> None:
+    `only` names the views that are wanted: no file of another is opened. All are removals, edits, documents, shard_index and
+    signals.
+    """
+
+    def __init__(self, corpus: Folder, manifest: Manifest, only: Collection[str] | None = None) -> None:
         self.corpus = corpus
         self.manifest = manifest
         self.connection = duckdb.connect()
         for name, schema in LOG_SCHEMAS.items():
-            self._view(name, [log.path for log in manifest.content.logs if log.kind == name], schema)
-        self._view("shard_index", [shard.index for shard in manifest.content.shards], SHARD_INDEX)
-        self.signals = self._signal_views()
+            if only is None or name in only:
+                self._view(name, [log.path for log in manifest.content.logs if log.kind == name], schema)
+        if only is None or "shard_index" in only:
+            self._view("shard_index", [shard.index for shard in manifest.content.shards], SHARD_INDEX)
+        self.signals = self._signal_views() if only is None or "signals" in only else {}
 
     def __enter__(self) -> Logs:
         return self

@@ -164,6 +164,10 @@ class Content(Part):
         default_factory=list, description="of other stages that count more than their rows, such as pre_check"
     )
     deduplication: list[dict[str, Any]] = Field(default_factory=list)
+    dropped: list[dict[str, Any]] = Field(
+        default_factory=list,
+        description="components that were left out of a corpus that had them, and what had been made with them",
+    )
     shards: list[Shard] = Field(default_factory=list)
     logs: list[LogFile] = Field(default_factory=list)
 
@@ -228,6 +232,17 @@ class Manifest(Part):
     def shards(self, split: str, component: str | None = None) -> list[Shard]:
         """The shards of one split in manifest order (component, then number)."""
         return [s for s in self.content.shards if s.split == split and component in (None, s.component)]
+
+
+def open_corpus(path: str) -> tuple[Folder, Manifest]:
+    """A corpus by its folder or URL, or by the path of one of its manifests; ManifestError, StorageError or OSError where there
+    is none."""
+    folder, _, name = path.rpartition("/")
+    if name.endswith(".json"):
+        corpus = Folder(folder or ("/" if path.startswith("/") else "."))
+        return corpus, Manifest.load(corpus, name)
+    corpus = Folder(path)
+    return corpus, Manifest.load(corpus)
 
 
 def receipt_list(corpus: Folder, manifest: Manifest) -> list[dict[str, Any]] | None:

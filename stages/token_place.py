@@ -63,7 +63,7 @@ def find_place(corpus: Folder, manifest: Manifest, shard_name: str, offset: int,
         raise ShardError(f"{shard.path} is shorter than its manifest says")
     encoder = load_encoder(corpus, content.tokenizer)
     at = offset - first
-    with Logs(corpus, manifest) as logs:
+    with Logs(corpus, manifest, only=["documents"]) as logs:
         where = [identity.component, identity.file, identity.position]
         rows = logs.sql("select * from documents where component = ? and file = ? and position = ?", where)
     if not rows:

@@ -1,0 +1,149 @@
+"""`corpusmill manifest …`: show what a corpus consists of, drop a component, tell two corpora apart."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from manifests.terminal import terminal, visible
+
+if TYPE_CHECKING:
+    from manifests.manifest import Manifest
+    from manifests.overview import Figures
+    from manifests.storage import Folder
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Show, compare and cut manifests.")
+
+CorpusArgument = Annotated[str, typer.Argument(help="folder or URL of a corpus, or of one of its manifests")]
+JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
+FOLLOWED = ("line_dedup", "paragraph_dedup", "substring_dedup")
+"""Stages that cut texts of other components because of what stood in a dropped one; no log names those."""
+
+
+@app.command()
+def show(corpus: CorpusArgument, as_json: JsonOption = False) -> None:
+    """Show documents, bytes and tokens by component, licence and source."""
+    from manifests.overview import by_component, by_licence, by_source
+
+    _, manifest = _open(corpus)
+    content = manifest.content
+    groups = {"component": by_component(content), "licence": by_licence(content), "source": by_source(content)}
+    if as_json:
+        rows = {name: [one.as_json() for one in figures] for name, figures in groups.items()}
+        typer.echo(json.dumps({"digest": manifest.digest, "name": content.name, **rows}, indent=1, ensure_ascii=False))
+        return
+    for name, figures in groups.items():
+        _show_figures(name, figures)
+    if content.tokenizer is not None:
+        typer.echo(
+            f"vocabulary {content.tokenizer.vocabulary:,}, {content.tokenizer.dtype}, encoded by {content.tokenizer.engine}"
+        )
+    for one in content.dropped:
+        typer.echo(visible(f"dropped: {one['component']}, {one['documents']:,} documents: {one['reason'] or 'no reason given'}"))
+    typer.echo(f"digest {manifest.digest}")
+
+
+@app.command()
+def drop(
+    corpus: CorpusArgument,
+    component: Annotated[str, typer.Argument(help="the component to leave out")],
+    output: Annotated[str, typer.Option(help="name of the new manifest, beside the old one")],
+    reason: Annotated[str | None, typer.Option(help="recorded in the new manifest")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a manifest without a component, and list documents elsewhere that were removed because their twin was in it."""
+    from manifests.dropping import drop as dropped_of
+    from manifests.manifest import MANIFEST, ManifestError
+    from manifests.storage import StorageError
+
+    if "/" in output or not output.endswith(".json") or output == MANIFEST:
+        raise typer.BadParameter(f"{output!r}: a name such as manifest-2.json, beside the corpus's own", param_hint="--output")
+    folder, manifest = _open(corpus)
+    try:
+        dropped = dropped_of(folder, manifest, component, reason)
+        if folder.exists(output):
+            raise ManifestError(f"{output} is there already")
+        dropped.manifest.save(folder, output)
+    except (ManifestError, StorageError, OSError) as error:
+        typer.echo(visible(f"error: {error}"), err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        found = {"manifest": output, "digest": dropped.manifest.digest, "orphans": dropped.orphans, "saw_it": dropped.saw_it}
+        typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
+        return
+    record = dropped.manifest.content.dropped[-1]
+    typer.echo(visible(f"{output}: the corpus without {component}, its {record['documents']:,} documents and their logs"))
+    for orphan in dropped.orphans:
+        jaccard = "" if orphan["kept_jaccard"] is None else f", Jaccard {orphan['kept_jaccard']:.4f}"
+        typer.echo(visible(f"{orphan['id']} was removed by {orphan['stage']} for {orphan['kept_id']}{jaccard}"))
+    if dropped.orphans:
+        typer.echo(
+            f"{len(dropped.orphans):,} documents elsewhere were removed because a twin in it stayed; a new run would keep some"
+        )
+    if dropped.saw_it:
+        typer.echo(visible(f"made with it and not made again: {', '.join(dropped.saw_it)}"))
+    if cutting := [one for one in FOLLOWED if one in dropped.saw_it]:
+        typer.echo(f"texts elsewhere were cut by {', '.join(cutting)} with its documents counted; no log tells for which")
+    typer.echo(f"its files are still there; digest {dropped.manifest.digest}")
+
+
+@app.command()
+def diff(before: CorpusArgument, after: CorpusArgument, as_json: JsonOption = False) -> None:
+    """Tell what differs between two corpora, and why: causes first, then what came of them. Exit 1 when they differ."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from manifests.difference import differences
+
+    (_, old), (_, new) = _open(before), _open(after)
+    changes = differences(old.content, new.content)
+    if as_json:
+        typer.echo(json.dumps([change.as_json() for change in changes], indent=1, ensure_ascii=False))
+    elif not changes:
+        typer.echo(f"the same content: digest {old.digest}")
+    else:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("", "where", "what", "before", "after"):
+            table.add_column(heading, overflow="fold")
+        for change in changes:
+            cells = (change.kind, change.where, change.what, _shown(change.before), _shown(change.after))
+            table.add_row(*(Text(visible(cell)) for cell in cells))
+        terminal().print(table)
+    if changes:
+        raise typer.Exit(1)
+
+
+def _show_figures(name: str, figures: list[Figures]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    splits = sorted({split for one in figures for split in one.tokens}, key=("train", "validation", "test").index)
+    total = sum(one.all_tokens for one in figures)
+    table = Table(box=None, pad_edge=False)
+    table.add_column(name, overflow="fold")
+    for heading in ("documents", "MB", *(f"{split} tokens" for split in splits), "%"):
+        table.add_column(heading, justify="right")
+    for one in figures:
+        share = f"{100 * one.all_tokens / total:.1f}" if total else ""
+        tokens = (f"{one.tokens.get(split, 0):,}" for split in splits)
+        table.add_row(Text(visible(one.name)), f"{one.documents:,}", f"{one.bytes / 1e6:,.1f}", *tokens, share)
+    terminal().print(table)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "—"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _open(corpus: str) -> tuple[Folder, Manifest]:
+    from manifests.manifest import ManifestError, open_corpus
+    from manifests.storage import StorageError
+
+    try:
+        return open_corpus(corpus)
+    except (ManifestError, StorageError, OSError) as error:
+        typer.echo(visible(f"error: {error}"), err=True)
+        raise typer.Exit(1) from None
