@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -65,6 +66,31 @@ def texts_of(
     corpus: Folder, shard: Shard, tokenizer: TokenizerRecord, encoder: Encoder
 ) -> Iterator[tuple[pa.Array, pa.Array, int]]:
     """(ids, texts as large_string, tokens) of the documents of a shard in its order, some at a time."""
+    for part in slices_of(corpus, shard, tokenizer):
+        try:
+            texts = encoder.decode_all(part.tokens, part.offsets)
+        except ValueError as error:
+            raise ShardTextError(f"{shard.path}: documents from {part.ids[0]} on: {error}") from None
+        bounds = np.frombuffer(texts.buffers()[1], np.int64)
+        wrong = np.flatnonzero(np.diff(bounds) != part.bytes)
+        if wrong.size:
+            raise ShardTextError(f"{shard.path}: the text of {part.ids[int(wrong[0])]} has not the bytes that {shard.index} says")
+        yield part.ids, texts, len(part.tokens)
+
+
+@dataclass(frozen=True)
+class TokenSlice:
+    """Documents that stand in a shard one after another. Document i has the id `ids[i]` and the tokens
+    `tokens[offsets[i]:offsets[i + 1]]`, BOS first, which stand for `bytes[i]` bytes of UTF-8."""
+
+    ids: pa.Array
+    tokens: np.ndarray
+    offsets: np.ndarray
+    bytes: np.ndarray
+
+
+def slices_of(corpus: Folder, shard: Shard, tokenizer: TokenizerRecord) -> Iterator[TokenSlice]:
+    """The documents of a shard in its order, as tokens, some at a time."""
     dtype = np.dtype(tokenizer.dtype).newbyteorder("<")
     with corpus.open(shard.path) as file:
         found, size = sha256_of(file)
@@ -73,7 +99,7 @@ def texts_of(
     index = read_index(corpus, shard)
     if size != shard.tokens * dtype.itemsize:
         raise ShardTextError(f"{shard.path}: {size} bytes are not {shard.tokens} tokens")
-    starts = index["start"].to_numpy()
+    starts, text_bytes = index["start"].to_numpy(), index["bytes"].to_numpy()
     ends = starts + index["tokens"].to_numpy()
     row = 0
     while row < len(ends):
@@ -82,18 +108,9 @@ def texts_of(
         data = corpus.read_range(shard.path, first_token * dtype.itemsize, tokens * dtype.itemsize)
         if len(data) != tokens * dtype.itemsize:
             raise ShardTextError(f"{shard.path}: became shorter while it was read")
+        ids = index["id"].slice(row, last - row).combine_chunks()
         offsets = np.concatenate([[0], ends[row:last] - first_token])
-        try:
-            texts = encoder.decode_all(np.frombuffer(data, dtype), offsets)
-        except ValueError as error:
-            raise ShardTextError(f"{shard.path}: documents from {index['id'][row]} on: {error}") from None
-        bounds = np.frombuffer(texts.buffers()[1], np.int64)
-        wrong = np.flatnonzero(np.diff(bounds) != index["bytes"].to_numpy()[row:last])
-        if wrong.size:
-            raise ShardTextError(
-                f"{shard.path}: the text of {index['id'][row + int(wrong[0])]} has not the bytes that {shard.index} says"
-            )
-        yield index["id"].slice(row, last - row).combine_chunks(), texts, tokens
+        yield TokenSlice(ids, np.frombuffer(data, dtype), offsets, text_bytes[row:last])
         row = last
 
 
