@@ -114,9 +114,10 @@ def survey(recipe: Recipe, corpus: Folder, part_bytes: int = PART_BYTES) -> tupl
         works = step.works(done)
         prints = [work.fingerprint for work in works]
         found = receipts.finished(corpus, step.name, prints)
-        reports.append(StepReport(step, len(works), len(found)))
-        if len(found) == len(works):
-            done[step.name] = [found[one] for one in prints]
+        finished = [found[one] for one in prints if one in found]
+        reports.append(StepReport(step, len(works), len(finished)))
+        if len(finished) == len(works):
+            done[step.name] = finished
     return reports, changed
 
 
@@ -144,11 +145,12 @@ def _run_step(
             # Work files may be deleted once a corpus is built. A part that lost them is as good as never run.
             corpus.delete(receipts.receipt_name(step.name, one))
             del found[one]
-    todo = [work for work, one in zip(works, prints, strict=True) if one not in found]
+    # Parts that hold the same, which only empty ones do, are one piece of work.
+    todo = list({one: work for work, one in zip(works, prints, strict=True) if one not in found}.values())
     if todo:
         failures: list[tuple[Work, str]] = []
         with (
-            progress.step(step.name, step.about, len(works), len(works) - len(todo)) as bar,
+            progress.step(step.name, step.about, len(set(prints)), len(found)) as bar,
             contextlib.closing(executor.run(corpus.url, todo)) as outcomes,
         ):
             for outcome in outcomes:

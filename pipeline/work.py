@@ -26,7 +26,8 @@ class Work:
     """One part of one step.
 
     `arguments` decide the output and are hashed; `inputs` say where things are (paths, receipts of earlier parts, ordinals) and
-    follow from `upstream`, the fingerprints of the parts that this one reads. Both are JSON values.
+    follow from `upstream`, the fingerprints of the parts that this one reads, in the order in which it numbers them. Both are
+    JSON values.
     """
 
     step: str
@@ -41,7 +42,7 @@ class Work:
 
     @cached_property
     def fingerprint(self) -> str:
-        material = [self.step, self.function, self.version, self.arguments, sorted(self.upstream)]
+        material = [self.step, self.function, self.version, self.arguments, self.upstream]
         return hashlib.sha256(canonical(material)).hexdigest()[:FINGERPRINT_CHARACTERS]
 
 

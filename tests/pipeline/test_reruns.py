@@ -24,6 +24,7 @@ from pipeline.commands import app
 from pipeline.execution import RayExecutor
 from pipeline.lock import Locked, exclusive
 from pipeline.recipe import Recipe
+from pipeline.run import survey
 from tests.pipeline.crawl import ONE_FILE_A_PART, Crawl, article, build, lines_of, small_recipe, write_small
 
 STAGES: list[Any] = ["repair", {"gopher_quality": {"min_words": 50}}, "c4", "personal_data"]
@@ -43,7 +44,9 @@ def test_another_gopher_threshold_reads_extracts_and_measures_nothing_again(craw
 
     def stricter(recipe: dict[str, Any]) -> None:
         for component in recipe["components"].values():
-            component["stages"] = [{"gopher_quality": {"min_words": 150}} if one == "gopher_quality" else one for one in component["stages"]]
+            component["stages"] = [
+                {"gopher_quality": {"min_words": 150}} if one == "gopher_quality" else one for one in component["stages"]
+            ]
 
     result = build(crawl.load(stricter, "stricter.yaml"), corpus, ONE_FILE_A_PART)
     ran = {step for step, parts in result.ran.items() if parts}
@@ -53,7 +56,11 @@ def test_another_gopher_threshold_reads_extracts_and_measures_nothing_again(craw
     assert {"web.3.rules", "books.2.rules", "tables.2.rules"} <= ran
     assert result.manifest.digest != before.digest
     assert list(verify(Folder(corpus), result.manifest)) == []
-    few = [row for row in pq.read_table(corpus / "logs/removals/books/00000.parquet").to_pylist() if row["rule"] == "gopher.min_words"]
+    few = [
+        row
+        for row in pq.read_table(corpus / "logs/removals/books/00000.parquet").to_pylist()
+        if row["rule"] == "gopher.min_words"
+    ]
     assert few
     assert all(row["value"] < 150 == row["threshold"] for row in few)
 
@@ -64,6 +71,32 @@ def test_one_added_file_is_one_new_reading_part(small: Recipe, tmp_path: Path) -
     result = build(small, tmp_path / "corpus", part_bytes=1000)
     assert result.ran["docs.1.measure"] == result.ran["docs.2.rules"] == result.ran["docs.3.personal_data"] == 1
     assert result.manifest.content.components["docs"].documents_in == 10
+
+
+def test_a_part_without_documents_that_comes_to_stand_elsewhere_changes_no_decision(tmp_path: Path) -> None:
+    """Parts without documents are all alike, but the others are numbered by how many stand before them."""
+    texts = [article(f"a {number}") for number in range(4)]
+    near = [text + "\nAnd that was all there was to say." for text in (*texts[:2], article("c"))]
+    files = {
+        "a.jsonl": [{"text": text} for text in texts],
+        "b.jsonl": [{"text": " "}],
+        "c.jsonl": [{"text": text} for text in near],
+    }
+    recipe = write_small(tmp_path, files, small_recipe([], ["exact_dedup", {"minhash": {"bands": 20, "rows": 4}}]))
+    build(recipe, tmp_path / "corpus", part_bytes=1)
+    (tmp_path / "docs" / "b.jsonl").rename(tmp_path / "docs" / "d.jsonl")
+    again = build(recipe, tmp_path / "corpus", part_bytes=1).manifest
+    assert again.content.components["docs"].documents_kept == 5
+    assert again.digest == build(recipe, tmp_path / "fresh", part_bytes=1).manifest.digest
+
+
+def test_parts_without_documents_are_one_piece_of_work_and_all_done(tmp_path: Path) -> None:
+    files = {"a.jsonl": [{"text": article("a")}], "b.jsonl": [{"text": " "}], "c.jsonl": [{"text": " "}]}
+    recipe = write_small(tmp_path, files, small_recipe([], ["exact_dedup"]))
+    result = build(recipe, tmp_path / "corpus", part_bytes=1)
+    assert result.ran["corpus.1.exact_dedup.keys"] == 2
+    reports, _ = survey(recipe, Folder(tmp_path / "corpus"), part_bytes=1)
+    assert all(report.finished == report.parts for report in reports)
 
 
 def test_a_corpus_that_grows_keys_and_signs_its_new_parts_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +146,9 @@ def test_a_finished_corpus_needs_no_work_files(small: Recipe, tmp_path: Path) ->
 def test_without_work_files_a_changed_recipe_does_again_what_it_needs(small: Recipe, tmp_path: Path) -> None:
     build(small, tmp_path / "corpus", part_bytes=1000)
     shutil.rmtree(tmp_path / "corpus" / "steps")
-    changed = write_small(tmp_path, {}, small_recipe(["repair", {"gopher_quality": {"min_words": 40}}, "c4", "personal_data"], ["exact_dedup"]))
+    changed = write_small(
+        tmp_path, {}, small_recipe(["repair", {"gopher_quality": {"min_words": 40}}, "c4", "personal_data"], ["exact_dedup"])
+    )
     (tmp_path / "docs" / "d.jsonl").write_bytes(lines_of([{"text": article("d")}]))
     result = build(changed, tmp_path / "corpus", part_bytes=1000)
     assert result.ran["docs.1.measure"] == 4
@@ -132,7 +167,9 @@ def test_a_run_that_ended_before_its_manifest_was_written_only_writes_it(small: 
     assert list(verify(Folder(tmp_path / "corpus"), again.manifest)) == []
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}", b"not JSON", b'{"step": "docs.1.measure", "part": "x", "fingerprint": "of another"}'])
+@pytest.mark.parametrize(
+    "damage", [b"", b"{}", b"not JSON", b'{"step": "docs.1.measure", "part": "x", "fingerprint": "of another"}']
+)
 def test_a_receipt_that_is_none_makes_its_part_run_again(small: Recipe, tmp_path: Path, damage: bytes) -> None:
     first = build(small, tmp_path / "corpus", part_bytes=1000)
     receipt = sorted((tmp_path / "corpus" / "receipts" / "docs.1.measure").glob("*.json"))[1]
@@ -229,7 +266,9 @@ def test_a_file_that_a_finished_corpus_has_lost_is_put_back(small: Recipe, tmp_p
 def test_cleaning_leaves_a_whole_corpus_and_what_the_next_run_needs(small: Recipe, tmp_path: Path) -> None:
     corpus = Folder(tmp_path / "corpus")
     build(small, tmp_path / "corpus")
-    changed = write_small(tmp_path, {}, small_recipe(["repair", {"gopher_quality": {"min_words": 40}}, "c4", "personal_data"], ["exact_dedup"]))
+    changed = write_small(
+        tmp_path, {}, small_recipe(["repair", {"gopher_quality": {"min_words": 40}}, "c4", "personal_data"], ["exact_dedup"])
+    )
     finished = build(changed, tmp_path / "corpus").manifest
     deleted, size = clean(corpus)
     assert deleted > 0 < size
