@@ -90,7 +90,7 @@ def sign(task: Task) -> None:
 
 
 def candidates(task: Task) -> None:
-    """inputs: `bands` (one file a part), `bases`, `components`; arguments: `partition`, `scope`, `priorities`, `keep`,
+    """inputs: `bands` (one file a part), `bases`, `components`, `own`; arguments: `partition`, `scope`, `priorities`, `keep`,
     `max_bucket`, `bucket_sample`, `pair_partitions`."""
     pairs, skipped = np.zeros((0, 2), dtype=np.int64), 0
     which = task.arguments["partition"], task.arguments["partitions"]
@@ -111,6 +111,9 @@ def candidates(task: Task) -> None:
         if task.arguments["scope"] == "component":
             of_document = component[first]
             local_pairs = local_pairs[of_document[local_pairs[:, 0]] == of_document[local_pairs[:, 1]]]
+        # Two documents of references both stay, however alike they are: neither may stand for the other.
+        of_reference = part[first] >= task.inputs["own"]
+        local_pairs = local_pairs[~of_reference[local_pairs].all(axis=1)]
         pairs = number[local_pairs]
     task.receipt.values["skipped_pairs"] = int(skipped)
     request(task, pairs)

@@ -40,7 +40,7 @@ FUNCTIONS: dict[str, tuple[str, int]] = {
     "find_substrings": ("pipeline.repeated_substrings:find_substrings", 1),
     "cut_substrings": ("pipeline.repeated_substrings:cut_substrings", 1),
     "sign": ("pipeline.near_duplicates:sign", 3),
-    "candidates": ("pipeline.near_duplicates:candidates", 2),
+    "candidates": ("pipeline.near_duplicates:candidates", 3),
     "fetch": ("pipeline.near_duplicates:fetch", 2),
     "verify": ("pipeline.near_duplicates:verify", 2),
     "unite": ("pipeline.near_duplicates:unite", 1),

@@ -111,6 +111,23 @@ def test_what_is_removed_is_what_one_corpus_of_both_would_remove(old: Path, tmp_
     assert not removals(tmp_path / "both-corpus", "old")
 
 
+@pytest.mark.parametrize("chain", ["closure", "direct"])
+def test_of_old_documents_that_resemble_each_other_each_still_stands_for_what_resembles_it(tmp_path: Path, chain: str) -> None:
+    """The new document is like the second old one, and that like the first, but the new one is not like the first."""
+    parts = [" ".join(prose(f"part {number}", 1)) for number in range(14)]
+    texts = ["\n".join(parts[first : first + 10]) for first in range(3)]
+    build(
+        write(tmp_path, "old", {"web": texts[:2]}, [{"split": {"validation": 0, "test": 0}}, *TOKENS[1:]]),
+        tmp_path / "old-corpus",
+    )
+    stages = [{"minhash": {"bands": 40, "rows": 3, "threshold": 0.7, "keep": "first", "chain": chain}}]
+    new = write(tmp_path, "new", {"web": [texts[2], "\n".join(parts[10:])]}, stages, references={"old": "old-corpus"})
+    build(new, tmp_path / "corpus")
+    (row,) = removals(tmp_path / "corpus", "web")
+    assert row["kept_id"] == row["linked_id"] == "@old/web/000.jsonl#1" and row["cluster_size"] == 2
+    assert row["kept_jaccard"] == row["linked_jaccard"] > 0.7
+
+
 def test_a_corpus_without_tokens_cannot_be_a_reference(tmp_path: Path) -> None:
     build(write(tmp_path, "bare", {"web": OLD[:5]}, ["exact_dedup"]), tmp_path / "bare-corpus")
     recipe = write(tmp_path, "new", {"web": OLD[:2]}, COMPARE, references={"bare": "bare-corpus"})
