@@ -20,6 +20,7 @@ from manifests.terminal import terminal, visible
 if TYPE_CHECKING:
     from manifests.life import Life
     from manifests.manifest import Manifest
+    from manifests.mixture import Plan
     from manifests.storage import Folder
 
 ENTRY_POINTS = "corpusmill.commands"
@@ -162,6 +163,78 @@ def why(
         return
     for life in found:
         _tell(life, manifest)
+
+
+@app.command()
+def mixture(
+    corpus: CorpusArgument,
+    tokens: Annotated[float, typer.Option(min=1, help="target tokens of the run, such as 2e9")],
+    recipe: Annotated[str | None, typer.Option(help="a mixture in YAML: phases with share, weights or temperature")] = None,
+    weight: Annotated[list[str] | None, typer.Option(help="COMPONENT=NUMBER; repeat")] = None,
+    temperature: Annotated[float | None, typer.Option(help="alpha of p ∝ q^alpha over languages, such as 0.3")] = None,
+    max_epochs: Annotated[float | None, typer.Option(help="refuse to go through a component more often")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan what a run takes from each component: tokens, unique tokens, epochs. Exit 1 when it does not fit."""
+    from manifests import mixture as mixtures
+    from manifests.storage import StorageError
+
+    folder, manifest = _open(corpus)
+    try:
+        chosen = mixtures.read_mixture(_mixture_text(recipe, weight, temperature))
+        if max_epochs is not None:
+            chosen = mixtures.MixtureRecipe.model_validate({**chosen.model_dump(), "max_epochs": max_epochs})
+        languages = mixtures.tokens_by_language(folder, manifest)
+        planned = mixtures.plan(manifest.content, chosen, int(tokens), languages)
+    except (mixtures.MixtureError, StorageError, OSError) as error:
+        typer.echo(visible(f"error: {error}"), err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(json.dumps(planned.as_json(), indent=1, ensure_ascii=False))
+        return
+    _show_mixture(planned)
+
+
+def _mixture_text(recipe: str | None, weight: list[str] | None, temperature: float | None) -> str:
+    if sum(given is not None for given in (recipe, weight or None, temperature)) > 1:
+        raise typer.BadParameter("a mixture comes from --recipe, or --weight, or --temperature")
+    if recipe is not None:
+        from pathlib import Path
+
+        try:
+            return Path(recipe).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise typer.BadParameter(f"{recipe}: cannot be read: {error}", param_hint="--recipe") from None
+    phase: dict[str, Any] = {}
+    if temperature is not None:
+        phase["temperature"] = temperature
+    for pair in weight or []:
+        name, _, number = pair.partition("=")
+        try:
+            phase.setdefault("weights", {})[name] = float(number)
+        except ValueError:
+            raise typer.BadParameter(f"{pair!r} is not COMPONENT=NUMBER", param_hint="--weight") from None
+    return json.dumps({"phases": [phase]})
+
+
+def _show_mixture(planned: Plan) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("component")
+    headings = [f"phase {number} ({phase['share']:.0%})" for number, phase in enumerate(planned.phases, 1)]
+    for heading in (*headings, "tokens", "unique tokens", "epochs"):
+        table.add_column(heading, justify="right")
+    for row in planned.rows:
+        weights = (f"{phase['weights'].get(row.component, 0):.1%}" for phase in planned.phases)
+        table.add_row(Text(visible(row.component)), *weights, f"{row.tokens:,.0f}", f"{row.unique:,}", f"{row.epochs:.2f}")
+    terminal().print(table)
+    if len(planned.languages) > 1:
+        shown = ", ".join(f"{language} {share:.1%}" for language, share in list(planned.languages.items())[:10])
+        typer.echo(visible(f"languages: {shown}"))
+    for warning in planned.warnings:
+        typer.echo(visible(f"warning: {warning}"))
 
 
 @app.command()

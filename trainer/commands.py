@@ -7,11 +7,14 @@ import os
 import sys
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from trainer.presets import PRESETS
+
+if TYPE_CHECKING:
+    from trainer.configuration import TrainConfig
 
 app = typer.Typer(help="Train on a corpus, and score what was trained.", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -78,6 +81,9 @@ def train(
     mixture: Annotated[
         list[str] | None, _option(DATA, "COMPONENT=WEIGHT, share of target tokens; repeat. Default: natural.")
     ] = None,
+    mixture_recipe: Annotated[
+        str | None, _option(DATA, "A mixture in YAML, as `corpusmill mixture` reads it: phases with weights or a temperature.")
+    ] = None,
     max_epochs: Annotated[float | None, _option(DATA, "Stop, and fail, rather than repeat a component more often.")] = None,
     learning_rate: Annotated[float | None, _option(OPTIMISATION, "Peak rate.")] = None,
     warmup: Annotated[float, _option(OPTIMISATION, "Share of the budget in which the rate rises.")] = 0.05,
@@ -106,12 +112,18 @@ def train(
     options["model"] = _pairs(model, "--model", _model_value)
     options["mixture"] = _pairs(mixture, "--mixture", float)
     options = {name: value.value if isinstance(value, Enum) else value for name, value in options.items()}
+    recipe = options.pop("mixture_recipe")
+    if recipe is not None and options["mixture"]:
+        _end(BAD_USAGE, "a mixture comes from --mixture or from --mixture-recipe")
 
+    from manifests.mixture import MixtureError
     from trainer.configuration import ConfigurationError, TrainConfig
 
     try:
         config = TrainConfig.check(**options)
-    except ConfigurationError as error:
+        if recipe is not None:
+            config = _with_mixture(config, options, recipe)
+    except (ConfigurationError, MixtureError) as error:
         _end(BAD_USAGE, str(error))
 
     _need_torch()
@@ -135,6 +147,36 @@ def train(
         _end(SIGNALLED + outcome.stopped_by, f"stopped by signal {outcome.stopped_by} after step {outcome.steps}; saved")
     if outcome.exhausted:
         _end(FAILED, f"{outcome.exhausted} (the checkpoint of step {outcome.steps} was saved)")
+
+
+def _with_mixture(config: TrainConfig, options: dict[str, Any], path: str) -> TrainConfig:
+    """The configuration with the phases of a mixture; their shares become rows of the run's budget."""
+    from manifests import mixture as mixtures
+    from manifests.manifest import ManifestError, open_corpus
+    from manifests.storage import StorageError
+    from trainer.configuration import TrainConfig
+
+    try:
+        recipe = mixtures.read_mixture(Path(path).read_text(encoding="utf-8"))
+        folder, manifest = open_corpus(config.manifest)
+        tempered = any(phase.temperature is not None for phase in recipe.phases)
+        languages = mixtures.tokens_by_language(folder, manifest) if tempered else None
+    except (OSError, UnicodeDecodeError, ManifestError, StorageError) as error:
+        raise mixtures.MixtureError(f"{path}: {error}") from None
+    rows = config.steps * config.rows_a_step if config.steps else -(-(config.tokens or 0) // config.row_tokens)
+    if len(recipe.phases) > 1 and not rows:
+        raise mixtures.MixtureError(f"{path}: phases are shares of a run, so it needs --tokens or --steps")
+    unique = mixtures.training_tokens(manifest.content)
+    weights = [mixtures.weights_of(phase, unique, languages) for phase in recipe.phases]
+    natural = [phase.weights is None and phase.temperature is None for phase in recipe.phases]
+    counts = mixtures.phase_rows([{"share": share} for share in recipe.shares], rows)
+    phases = [
+        {"mixture": {} if plain else {name: one for name, one in of.items() if one}, "rows": count}
+        for of, plain, count in zip(weights, natural, counts, strict=True)
+    ]
+    phases[-1]["rows"] = None
+    rest = {name: value for name, value in options.items() if name != "mixture"}
+    return TrainConfig.check(**{**rest, "phases": phases, "max_epochs": rest["max_epochs"] or recipe.max_epochs})
 
 
 @app.command()

@@ -127,3 +127,54 @@ def test_a_micro_batch_that_does_not_divide_is_told_what_would() -> None:
     config = TrainConfig.check(manifest="m", out="o", preset="tiny", batch_tokens=2_048, sequence_length=256, micro_batch=3)
     with pytest.raises(ConfigurationError, match="1, 2, 4, 8"):
         config.micro_batches(1)
+
+
+def test_phases_of_a_mixture_recipe_are_shares_of_the_run(tmp_path: Path) -> None:
+    manifest = learnable_corpus(tmp_path / "corpus", train=40, held_out=5)
+    recipe = tmp_path / "mixture.yaml"
+    recipe.write_text("phases: [{share: 0.75}, {weights: {toy: 2}}]\nmax_epochs: 100\n")
+    options = [
+        "--manifest",
+        str(manifest),
+        "--out",
+        str(tmp_path / "run"),
+        "--device",
+        "cpu",
+        "--steps",
+        "4",
+        "--mixture-recipe",
+        str(recipe),
+    ]
+    code, output, errors = invoke("train", *options, *SMALL, "--sequence-length", "16", "--batch-tokens", "64")
+    assert code == 0, errors
+    assert "val_bpb=" in output
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["phases"] == [{"mixture": {}, "rows": 12}, {"mixture": {"toy": 1.0}, "rows": None}]
+    assert config["max_epochs"] == 100
+
+
+@pytest.mark.parametrize(
+    ("text", "budget", "complaint"),
+    [
+        ("phases: [{weights: {wob: 1}}]", "--steps", "no component 'wob'"),
+        ("phases: [{share: 0.5}, {}]", "--seconds", "needs --tokens or --steps"),
+        ("phases: [{share: 0.5}]", "--steps", "add up to 0.5"),
+        ("phases: [{temperature: 0.3}]", "--steps", "languages"),
+    ],
+)
+def test_a_mixture_recipe_that_does_not_fit_ends_with_exit_code_2(tmp_path: Path, text: str, budget: str, complaint: str) -> None:
+    manifest = learnable_corpus(tmp_path / "corpus", train=20, held_out=5)
+    (tmp_path / "mixture.yaml").write_text(text)
+    options = [
+        "--manifest",
+        str(manifest),
+        "--out",
+        str(tmp_path / "run"),
+        budget,
+        "4",
+        "--mixture-recipe",
+        str(tmp_path / "mixture.yaml"),
+    ]
+    code, _, errors = invoke("train", *options)
+    assert code == 2
+    assert complaint in errors
