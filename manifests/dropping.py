@@ -52,7 +52,7 @@ def drop(corpus: Folder, manifest: Manifest, component: str, reason: str | None 
     }
     rest = {name: one for name, one in content.components.items() if name != component}
     raw = content.model_dump(mode="json")
-    for name in ("summaries", "decontamination", "deduplication"):
+    for name in ("summaries", "decontamination", "deduplication", "token_usage"):
         raw[name] = [one for one in raw[name] if one.get("component") != component]
     raw["components"] = {name: raw["components"][name] for name in rest}
     raw["counts"] = [one for one in raw["counts"] if one["component"] != component]

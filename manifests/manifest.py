@@ -100,6 +100,19 @@ class TokenizerRecord(Part):
         return self
 
 
+class TokenUsage(Part):
+    """What the tokenizer made of the documents of a component and language, all splits. words: runs without white space, or where
+    `unspaced` characters, white space left out. tokens: without BOS."""
+
+    component: str
+    language: str = Field(description="und where none is known")
+    unspaced: bool
+    documents: int
+    bytes: int
+    words: int
+    tokens: int
+
+
 class Shard(Part):
     """Flat little-endian tokens at `path`, and `index`, a Parquet of SHARD_INDEX rows in the same order."""
 
@@ -164,6 +177,7 @@ class Content(Part):
         default_factory=list, description="of other stages that count more than their rows, such as pre_check"
     )
     deduplication: list[dict[str, Any]] = Field(default_factory=list)
+    token_usage: list[TokenUsage] = Field(default_factory=list)
     dropped: list[dict[str, Any]] = Field(
         default_factory=list,
         description="components that were left out of a corpus that had them, and what had been made with them",

@@ -25,6 +25,7 @@ from manifests.manifest import (
     StageCount,
     StageRecord,
     TokenizerRecord,
+    TokenUsage,
     digest,
 )
 from manifests.storage import Folder, sync_directory
@@ -74,6 +75,7 @@ def finish(corpus: Folder, plan: Plan, done: Done, run: dict[str, Any]) -> Manif
         decontamination=[one for one in summaries if one["stage"] == "decontamination"],
         summaries=[one for one in summaries if one["stage"] != "decontamination"],
         deduplication=_deduplication(plan, done),
+        token_usage=_token_usage(plan, done),
         shards=shards,
         logs=logs,
     )
@@ -177,6 +179,23 @@ def _tokenizer(plan: Plan, done: Done, places: list[tuple[str, FileEntry]]) -> T
     receipt = done[plan.ends["tokenizer"]][0]
     places.append(("tokenizer.json", receipt.files["tokenizer"]))
     return TokenizerRecord(sha256=receipt.files["tokenizer"].sha256, **receipt.values)
+
+
+def _token_usage(plan: Plan, done: Done) -> list[TokenUsage]:
+    """Sums over parts, by component and language."""
+    if "pack" not in plan.ends:
+        return []
+    step = plan.ends["pack"].removesuffix("pack") + "encode"
+    found = []
+    for index, component in enumerate(plan.parts.names):
+        sums: dict[tuple[str, bool], Counter[str]] = {}
+        for receipt in plan.receipts(done, step, index):
+            for row in receipt.values["usage"]:
+                counts = sums.setdefault((row["name"], row["unspaced"]), Counter())
+                counts.update({name: row[name] for name in ("documents", "bytes", "words", "tokens")})
+        for (language, unspaced), counts in sorted(sums.items()):
+            found.append(TokenUsage(component=component, language=language, unspaced=unspaced, **counts))
+    return found
 
 
 def _component(plan: Plan, done: Done, name: str, shards: list[Shard]) -> ComponentRecord:

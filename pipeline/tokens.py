@@ -18,6 +18,7 @@ from pipeline.receipts import State
 from pipeline.splitting import PartSplits
 from pipeline.work import Task
 from stages.shards import document_offsets, order_keys, pack_shard, shard_count, shard_of
+from stages.token_usage import Usage
 from stages.tokenizer import PARITY_BYTES, Encoder, TokenizerOptions, choose_engine, sample_key, train_tokenizer
 
 BYTES_PER_TOKEN = 4
@@ -111,7 +112,8 @@ def encode(task: Task) -> None:
     schema = encoded_schema(np.dtype(encoder.dtype))
     first_shard = shard_starts(task.arguments["shards"])
     split_of = PartSplits(task.corpus, task.inputs["split"])
-    columns = ["row", "component", "file", "position", "text"]
+    columns = ["row", "component", "file", "position", "language", "text"]
+    usage = Usage(encoder.vocabulary)
     total = sum(task.arguments["shards"].values())
     with shuffle.writing(task.corpus, task.file("tokens.shuffle"), schema, total) as writer:
         for rows, batch in documents.read_state(task.corpus, state, columns):
@@ -119,6 +121,7 @@ def encode(task: Task) -> None:
             ids = printed_ids(batch)
             keys = order_keys(task.arguments["seed"], ids)
             offsets, tokens = encoder.encode(batch["text"])
+            usage.count([language or "und" for language in batch["language"].to_pylist()], batch["text"], offsets, tokens)
             values = pa.array(tokens, schema.field("tokens").type.value_type)
             lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values)
             ordinal = pa.array(task.arguments["base"] + batch["row"].to_numpy())
@@ -131,6 +134,7 @@ def encode(task: Task) -> None:
             first = np.array([first_shard[split] for split in splits], dtype=np.int64)
             writer.add(pa.table([ids, pa.array(keys), ordinal, size, lists], schema=schema), first + shard)
     task.receipt.add("tokens", writer.out.written, writer.rows)
+    task.receipt.values["usage"] = usage.sums()
     task.receipt.state = state
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -67,6 +67,11 @@ class Usage:
         for key in keys:
             total |= self._used[key]
         return int(total.sum())
+
+    def sums(self) -> list[dict[str, Any]]:
+        """One row a group, by name: `name`, `unspaced` and its sums."""
+        keys = sorted(self.groups, key=str)
+        return [{"name": name, "unspaced": unspaced, **asdict(self.groups[name, unspaced])} for name, unspaced in keys]
 
     def rows(self) -> list[dict[str, Any]]:
         """One row a group, the largest first: `name`, `unspaced`, the sums, `bytes_per_token`, `tokens_per_word`, and

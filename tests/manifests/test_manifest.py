@@ -160,3 +160,15 @@ def test_the_page_about_a_corpus_lists_every_column_of_every_log() -> None:
 def test_the_published_schema_is_the_one_of_this_version() -> None:
     published = json.loads((Path(__file__).parents[2] / "docs" / "manifest.schema.json").read_text())
     assert published == json_schema()
+
+
+def test_token_usage_adds_up_to_the_shards(manifest: Manifest) -> None:
+    content = manifest.content
+    assert content.token_usage
+    for name, component in content.components.items():
+        mine = [row for row in content.token_usage if row.component == name]
+        assert sum(row.tokens + row.documents for row in mine) == sum(component.tokens.values())  # a BOS a document
+        shards = [shard for shard in content.shards if shard.component == name]
+        assert sum(row.bytes for row in mine) == sum(shard.text_bytes for shard in shards)
+        assert sum(row.documents for row in mine) == component.documents_kept
+        assert all(0 < row.words for row in mine)
