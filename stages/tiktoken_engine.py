@@ -91,7 +91,9 @@ def why_not(tokenizer_json: str) -> str | None:
         made.add(left + right)
     if extra := [token for token in vocabulary if len(token) > 1 and token not in made and token not in special]:
         return f"no merge gives its token {extra[0]!r}"
-    plain = Tokenizer.from_str(tokenizer_json).model
+    # `ignore_merges` gives a whole piece its token without asking the merges; within a longer piece they are asked all the same.
+    by_merges = {**description, "model": {**model, "ignore_merges": False}}
+    plain = Tokenizer.from_str(json.dumps(by_merges)).model
     for token in made:
         if [piece.value for piece in plain.tokenize(token)] != [token]:
             return f"its token {token!r} does not come out when its own bytes are encoded"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from stages.tiktoken_engine import GPT2_PATTERN, TiktokenEngine, why_not
-from stages.tokenizer import BOS, Encoder, TokenizerOptions, choose_engine, train_tokenizer
+from stages.tokenizer import BOS, Encoder, Engine, TokenizerOptions, choose_engine, train_tokenizer
 from tests.pipeline.crawl import article
 
 SAMPLE = [article(f"tokens {number}") for number in range(60)] + [
@@ -165,6 +165,22 @@ def test_a_token_that_its_own_bytes_do_not_give_is_a_reason_and_would_be_an_erro
     assert slow == [256, alphabet["c"]]
     assert fast is not None
     assert fast.tolist() == [258]
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_token_that_is_given_to_whole_pieces_alone_is_a_reason(ignored: bool) -> None:
+    """Merges b+c, a+b, ab+c: with `ignore_merges` the piece `abc` is one token, but the same letters in `xabc` are not."""
+    vocabulary = {character: number for number, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    merges = [("b", "c"), ("a", "b"), ("ab", "c")]
+    vocabulary |= {left + right: 256 + number for number, (left, right) in enumerate(merges)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=ignored))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<s>"])
+    assert (tokenizer.encode("abc").ids == [258]) == ignored
+    encoded = [Encoder(tokenizer.to_str(), engine=engine).encode(pa.array(["xabc"]))[1].tolist() for engine in get_args(Engine)]
+    assert encoded[0] != encoded[1]
+    assert "'abc' does not come out" in str(why_not(tokenizer.to_str()))
 
 
 def test_text_that_the_pattern_skips_is_encoded_by_the_other_engine(trained: str) -> None:
