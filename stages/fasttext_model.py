@@ -5,7 +5,8 @@ precision. It reads the UTF-8 of a batch without making strings of it, and looks
 fastText asks a hash map, which is most of its time. Two things differ on purpose: a newline is a blank and not the end of a
 text, and the token `</s>` is passed over, at which fastText would stop.
 
-Models may be quantized (`.ftz`) or not (`.bin`), with hierarchical softmax or softmax; others are refused.
+Models may be quantized (`.ftz`) or not (`.bin`), with hierarchical softmax or softmax; others are refused. The compiled loops
+trust the tables that they are given, so `stages.fasttext_file` walks the file first.
 """
 
 # ruff: noqa: SIM110 (plain loops are what is compiled)
@@ -20,11 +21,15 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from stages import fasttext_file
+
 MAGIC, VERSION = 793712314, 12
 HIERARCHICAL, SOFTMAX = 1, 3
 SUPERVISED = 3
 MOST_CHARACTERS = 64
 """Far more than anybody uses in an n-gram."""
+MOST_BUCKETS = 1 << 27
+"""Of n-grams, which a pruned model has a table over: half a gigabyte. fastText's default is 2,000,000."""
 LABEL_PREFIX = "__label__"
 END_OF_LINE = b"</s>"
 NOTHING = -1
@@ -40,18 +45,14 @@ class Model:
     """`labels`: what it can answer, most frequent first. ValueError where a file is no model, or one of another kind."""
 
     def __init__(self, path: str | Path) -> None:
-        with open(path, "rb") as file:
+        fasttext_file.check(path)
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            except ValueError:
-                raise ValueError(f"{path}: not a fastText model: it is empty") from None
-            with data:
-                try:
-                    self._read(_File(data))
-                except (struct.error, IndexError) as error:
-                    raise ValueError(f"{path}: not a fastText model: it ends early") from error
-                except ValueError as error:
-                    raise ValueError(f"{path}: not a fastText model that can be used here: {error}") from None
+                self._read(_File(data))
+            except (struct.error, IndexError) as error:
+                raise ValueError(f"{path}: not a fastText model: it ends early") from error
+            except ValueError as error:
+                raise ValueError(f"{path}: not a fastText model that can be used here: {error}") from None
 
     def predict(self, data: np.ndarray, pieces: np.ndarray, starts: np.ndarray, best: int) -> tuple[np.ndarray, np.ndarray]:
         """(int32 labels, float32 scores), each (n, best), best first, NOTHING and 0 where there are less. Text k is the UTF-8 of
@@ -81,6 +82,8 @@ class Model:
             raise ValueError("its matrices have other sizes than its vocabulary")
         if not 0 <= minn <= maxn + 1 or not 0 <= maxn <= MOST_CHARACTERS or not 0 <= bucket < 1 << 31 or word_ngrams < 1:
             raise ValueError("its n-grams have no size")
+        if bucket > MOST_BUCKETS:
+            raise ValueError(f"it has {bucket:,} buckets for n-grams")
         if bucket == 0 and (maxn or word_ngrams > 1):
             raise ValueError("it has n-grams without a row")
         kept = None

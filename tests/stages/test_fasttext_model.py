@@ -161,6 +161,30 @@ def test_a_model_of_another_kind_is_refused(tmp_path: Path, loss: int) -> None:
         Model(written(tmp_path / "model.bin", loss=loss, dim=4))
 
 
+def test_a_model_that_would_lead_astray_is_refused_before_it_is_asked(tmp_path: Path) -> None:
+    whole = written(tmp_path / "whole.bin", loss=1, dim=4, bucket=100, word_ngrams=2).read_bytes()
+    first = b"__label__one\0" + struct.pack("<qb", 100, 1)
+    endless = whole.replace(first, first[:-9] + struct.pack("<qb", 2 * 10**15, 1))
+    no_number = whole[:-4] + struct.pack("<f", np.nan)
+    long_phrases = bytearray(whole)
+    struct.pack_into("<i", long_phrases, 8 + 5 * 4, 2**31 - 1)
+    path = tmp_path / "model.bin"
+    for data, reason in (
+        (endless, "its labels occur more often than can be"),
+        (no_number, "its output matrix holds what is no number"),
+        (bytes(long_phrases), "odd n-grams"),
+    ):
+        assert data != whole
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=rf"model\.bin: not a fastText model: {reason}"):
+            Model(path)
+    wide = bytearray(written(path, loss=3, dim=2, ngrams=(1, 2), bucket=100, quantized=True, kept=0).read_bytes())
+    struct.pack_into("<i", wide, 8 + 8 * 4, 2**31 - 1)
+    path.write_bytes(wide)
+    with pytest.raises(ValueError, match=r"model\.bin: .* 2,147,483,647 buckets"):
+        Model(path)
+
+
 def test_a_damaged_model_is_refused_and_never_read_beyond_its_end(tmp_path: Path) -> None:
     data = Path(shipped_model()).read_bytes()
     path = tmp_path / "model.ftz"
