@@ -18,7 +18,7 @@ from pydantic import Field
 from manifests.rules import Rule
 from stages import code_points, languages, reading, signals, text_buffers
 from stages import filter_kernels as kernels
-from stages.fineweb import ends_sentences
+from stages.fineweb import MOST_CHARACTERS, ends_sentences
 from stages.languages import Language
 from stages.stage import EXAMPLE, DataPath, Edits, Filter, Measurement, Options
 
@@ -33,11 +33,11 @@ class C4Options(Options):
     one a line, and off by default: Dodge et al. 2021 found that it removes text by and about minorities.
     """
 
-    max_word_characters: int | None = 1000
+    max_word_characters: int | None = Field(1000, ge=0, le=MOST_CHARACTERS)
     citations: bool | None = True
     terminal_punctuation: bool | None = True
-    min_words: int | None = 5
-    min_characters_unspaced: int | None = 10
+    min_words: int | None = Field(5, ge=0, le=MOST_CHARACTERS)
+    min_characters_unspaced: int | None = Field(10, ge=0, le=MOST_CHARACTERS)
     javascript: bool | None = True
     policy: bool | None = True
     lorem_ipsum: bool | None = True
@@ -220,7 +220,12 @@ class Blocklist:
     """
 
     def __init__(self, path: str) -> None:
-        listed = sorted({word.strip().lower() for word in Path(path).read_text(encoding="utf-8").split("\n")} - {""})
+        try:
+            # Windows' editors begin UTF-8 with a mark, which would become part of the first word.
+            lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"the blocklist {path} is not UTF-8 text, at byte {error.start}") from None
+        listed = sorted({word.strip().lower() for word in lines} - {""})
         if not listed:
             raise ValueError(f"the blocklist {path} holds no word")
         anywhere = "|".join(re.escape(word) for word in sorted(listed, key=len, reverse=True))

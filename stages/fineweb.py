@@ -15,6 +15,9 @@ from stages import filter_kernels as kernels
 from stages.languages import Language
 from stages.stage import EXAMPLE, DataPath, Filter, Measurement, Options
 
+MOST_CHARACTERS = 2**31
+"""More than any text has; compiled code counts to no more than 64 bits."""
+
 
 class FineWebOptions(Options):
     """Inclusive bounds: a share of exactly 0.12 is kept. None switches a rule off.
@@ -33,8 +36,8 @@ class FineWebOptions(Options):
     max_newlines_per_word: float | None = 0.3
     max_short_lines_unspaced: float | None = 0.67
     max_newlines_per_character_unspaced: float | None = 0.15
-    short_line_characters: int = 30
-    short_line_characters_unspaced: int = 15
+    short_line_characters: int = Field(30, ge=0, le=MOST_CHARACTERS)
+    short_line_characters_unspaced: int = Field(15, ge=0, le=MOST_CHARACTERS)
 
     @model_validator(mode="before")
     @classmethod

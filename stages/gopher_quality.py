@@ -70,6 +70,8 @@ class GopherQuality(Filter[GopherQualityOptions]):
     def __init__(self, options: GopherQualityOptions) -> None:
         super().__init__(options)
         self.languages = languages.load(options.languages)
+        if options.default_language is not None and self.languages.find(options.default_language) is None:
+            raise ValueError(f"default_language: no language file has the code {options.default_language!r}")
         self._documents: Counter[tuple[str, str]] = Counter()
 
     def identity(self) -> dict[str, str]:
@@ -163,6 +165,6 @@ def stop_characters(texts: pa.Array, rows: languages.Rows) -> np.ndarray:
     ones."""
     found = np.zeros(len(rows.spaced), np.int64)
     for row in np.flatnonzero(~rows.spaced & (rows.number >= 0)):
-        text = texts[int(row)].as_py()
+        text = texts[int(row)].as_py() or ""
         found[row] = sum(word in text for word in rows.known[rows.number[row]].function_words)
     return found

@@ -50,7 +50,10 @@ class LanguageOptions(Options):
     short_threshold: float | None = Field(None, ge=0, lt=1, description="instead of threshold, for texts below short_characters")
     short_characters: int = Field(100, gt=0)
     sample_characters: int | None = Field(
-        None, ge=50, description="judge longer texts by about so many characters, from beginning to end: faster, less exact"
+        None,
+        ge=50,
+        le=2**31,
+        description="judge longer texts by about so many characters, from beginning to end: faster, less exact",
     )
     compare: float = Field(0.01, ge=0, le=1, description="share of documents that is judged whole too where texts are sampled")
     model: DataPath | None = Field(None, description="a fastText model file; lid.176.ftz where none is named")

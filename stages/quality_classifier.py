@@ -92,7 +92,7 @@ class QualityClassifier(Filter[QualityClassifierOptions]):
     """Measures score, draw, the greatest exponents that keep the document, and the share of words that the model knows."""
 
     name: ClassVar[str] = "quality_classifier"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     options_type: ClassVar[type[Options]] = QualityClassifierOptions
     libraries: ClassVar[tuple[str, ...]] = LIBRARIES
     signals: ClassVar[dict[str, pa.DataType]] = {
@@ -158,7 +158,7 @@ class Classifier:
     def judge(self, text: str) -> tuple[float | None, int, int]:
         """(probability of the good class in [0, 1], words that the model knows, words). No score for a text without a letter."""
         words = words_of(text) if self._normalise else text.split()
-        line = " ".join(words) if self._normalise else text.replace("\n", " ")
+        line = " ".join(words) if self._normalise else _END_OF_LINE.sub(" ", text.replace("\n", " "))
         known = sum(map(self._words.__contains__, words))
         if not has_letter(line):
             return None, known, len(words)
@@ -256,3 +256,5 @@ def _apart() -> re.Pattern[str]:
 
 
 _LETTER = re.compile(r"[^\W\d_]")
+_END_OF_LINE = re.compile(r"(?<![^ \t\v\f\r\0])</s>(?![^ \t\v\f\r\0])")
+"""The token at which fastText would stop reading, so that a page could hide what stands behind it."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import ClassVar
@@ -58,7 +59,7 @@ class UrlFilter(Stage[UrlFilterOptions]):
     """Works on anything with a `url` column, so it can stand before extraction. `detail` is the list's entry that matched."""
 
     name = "url_filter"
-    version = 2
+    version = 3
     options_type: ClassVar[type[Options]] = UrlFilterOptions
     removal_rules = (
         "url_filter.domain",
@@ -71,9 +72,15 @@ class UrlFilter(Stage[UrlFilterOptions]):
     def __init__(self, options: UrlFilterOptions) -> None:
         super().__init__(options)
         for entry in options.domains:
-            if _listed_domain(entry.strip()) is None:
+            if not any(_listed_domains(entry.strip())):
                 raise ValueError(f"domains: {entry!r} is no domain")
+        for name in ("words", "soft_words", "subwords"):
+            for entry in getattr(options, name):
+                if not _WORD.search(entry):
+                    raise ValueError(f"{name}: {entry!r} has neither letter nor digit, so it can never be found")
         self.domains = _domains(_entries(options.domains, options.domain_list))
+        if options.domain_list is not None and not self.domains and next(_entries((), options.domain_list), None) is not None:
+            raise ValueError(f"{options.domain_list}: no line of it is a domain, so it would remove nothing")
         self.urls = frozenset(map(_page, _entries(options.urls, options.url_list)))
         self.words = _Phrases(_entries(options.words, options.word_list))
         self.soft_words = _Phrases(_entries(options.soft_words, options.soft_word_list))
@@ -180,7 +187,10 @@ def _entries(inline: Iterable[str], path: str | None) -> Iterator[str]:
         data = file.read()
     # By content, so that a list which a browser unpacked under its old name is read as well.
     if data[:2] == b"\x1f\x8b":
-        data = gzip.decompress(data)
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(f"{path}: cannot be unpacked: {error}") from None
     try:
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
@@ -194,16 +204,27 @@ def _entries(inline: Iterable[str], path: str | None) -> Iterator[str]:
 _SIMPLE_DOMAIN = re.compile(r"[a-z0-9][a-z0-9\-]*(?:\.[a-z0-9\-]+)*\.[a-z][a-z0-9\-]*")
 
 
-def _listed_domain(entry: str) -> str | None:
-    """`example.org`, `.example.org`, `*.example.org`, a URL, or a line of a hosts file."""
+def _listed_domains(entry: str) -> Iterator[str]:
+    """`example.org`, `.example.org`, `*.example.org`, a URL, or a line of a hosts file: an address and names, and a comment
+    perhaps. Other lines of several words are sentences, whose words are no domains."""
     if _SIMPLE_DOMAIN.fullmatch(entry):
-        return entry
-    last = entry.split()[-1]
-    if "//" in last:
-        return host_of(last)
-    if last.count(":") > 1:
-        return host_of(f"//[{last.strip('[]')}]")
-    return host_of(f"//{last.removeprefix('*').removeprefix('.')}")
+        yield entry
+        return
+    words = _COMMENT.split(entry, maxsplit=1)[0].split()
+    names = words if len(words) == 1 else words[1:] if words and _ADDRESS.fullmatch(words[0]) else []
+    for name in names:
+        if "//" in name:
+            host = host_of(name)
+        elif name.count(":") > 1:
+            host = host_of(f"//[{name.strip('[]')}]")
+        else:
+            host = host_of(f"//{name.removeprefix('*').removeprefix('.')}")
+        if host is not None:
+            yield host
+
+
+_COMMENT = re.compile(r"(?:^|\s)#")
+_ADDRESS = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*(?:%\w+)?")
 
 
 def _domains(entries: Iterable[str]) -> frozenset[str]:
@@ -211,8 +232,8 @@ def _domains(entries: Iterable[str]) -> frozenset[str]:
     looked through as one array."""
     lines = pa.array(list(entries), pa.large_string())
     simple = pc.match_substring_regex(lines, f"^{_SIMPLE_DOMAIN.pattern}$")
-    rest = (_listed_domain(entry) for entry in lines.filter(pc.invert(simple)).to_pylist())
-    return frozenset(lines.filter(simple).to_pylist()).union(host for host in rest if host is not None)
+    rest = (domain for entry in lines.filter(pc.invert(simple)).to_pylist() for domain in _listed_domains(entry))
+    return frozenset(lines.filter(simple).to_pylist()).union(rest)
 
 
 def _page(url: str) -> str:

@@ -221,6 +221,8 @@ MOST_BYTES = 1 << 20
 def _read(path: Path) -> bytes:
     if not re.fullmatch(r"[a-z]{2,3}", path.stem):
         raise ValueError(f"{path}: a language file has an ISO 639 code for its name, such as de.toml")
+    if path.is_fifo():
+        raise ValueError(f"{path}: a pipe, which would be waited for")
     try:
         with path.open("rb") as file:
             content = file.read(MOST_BYTES + 1)
@@ -233,7 +235,11 @@ def _read(path: Path) -> bytes:
 
 def _parsed(path: Path, content: bytes) -> Language:
     try:
-        return Language.model_validate({**tomllib.loads(content.decode()), "code": path.stem})
+        # Windows' editors begin UTF-8 with a mark.
+        fields = tomllib.loads(content.decode("utf-8-sig"))
+        if "code" in fields:
+            raise ValueError(f"{path}: code: the file's name says it")
+        return Language.model_validate({**fields, "code": path.stem})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 
 from manifests.rules import decide
 from stages.c4 import C4, C4Options
@@ -239,6 +240,22 @@ def test_an_empty_blocklist_is_an_error_that_names_the_file(tmp_path: Path) -> N
     path.write_text("\n", encoding="utf-8")
     with pytest.raises(ValueError, match=r"empty\.txt"):
         C4(C4Options(blocklist=str(path)))
+
+
+def test_a_blocklist_of_windows_loses_no_word_to_its_mark(tmp_path: Path) -> None:
+    path = tmp_path / "words.txt"
+    path.write_bytes("first\r\nquestion\r\n".encode("utf-8-sig"))
+    assert Result(GOOD, blocklist=str(path)).signals["blocklist_words"] == 2
+    path.write_bytes("caf\xe9\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"words\.txt is not UTF-8 text, at byte 3"):
+        C4(C4Options(blocklist=str(path)))
+
+
+@pytest.mark.parametrize("option", ["max_word_characters", "min_words", "min_characters_unspaced"])
+@pytest.mark.parametrize("number", [-1, 10**20])
+def test_a_number_that_compiled_code_cannot_count_to_is_refused(option: str, number: int) -> None:
+    with pytest.raises(ValidationError):
+        C4Options(**{option: number})
 
 
 CHINESE = "图书馆在上个月重新开放了。\n馆长问：“你们准备好了吗？”\n孩子们大声回答说准备好了！"

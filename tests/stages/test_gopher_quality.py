@@ -240,3 +240,14 @@ def test_a_page_of_links_labelled_chinese_lacks_chinese() -> None:
 def test_one_symbol_in_ten_characters_is_kept(symbols: int, kept: bool) -> None:
     text = "的是" + "书" * (198 - symbols) + "★" * symbols
     assert failed(text, "zh") == ([] if kept else ["gopher.max_symbols_unspaced"])
+
+
+def test_a_default_language_without_a_file_is_refused() -> None:
+    with pytest.raises(ValueError, match="default_language: no language file has the code 'english'"):
+        GopherQuality(GopherQualityOptions(default_language="english"))
+
+
+def test_a_text_that_is_null_is_measured_as_an_empty_one() -> None:
+    batch = pa.record_batch({"text": pa.array([None, ""], pa.large_string()), "language": pa.array(["zh", "zh"], pa.string())})
+    for name, column in GopherQuality(GopherQualityOptions()).measure(batch).signals.items():
+        assert column[0] == column[1], name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import unicodedata
 from pathlib import Path
 
@@ -177,6 +178,18 @@ def test_a_folder_adds_a_language_without_code(tmp_path: Path) -> None:
         assert measured["gopher.stop_words"].to_pylist() == [stop_words]
 
 
+def test_the_mark_before_utf_8_of_windows_is_passed_over(tmp_path: Path) -> None:
+    assert languages.load(languages_folder(tmp_path, tr="\ufeff" + TURKISH)).find("tr") == languages.load(
+        languages_folder(tmp_path, tr=TURKISH)
+    ).find("tr")
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tr.toml")
+    with pytest.raises(ValueError, match=r"tr\.toml: a pipe"):
+        languages.load(str(tmp_path))
+
+
 def test_a_file_of_the_same_code_replaces_the_shipped_one_and_its_digest(tmp_path: Path) -> None:
     own = languages.load(languages_folder(tmp_path, en=TURKISH))
     english = own.find("en")
@@ -199,6 +212,7 @@ def test_a_file_of_the_same_code_replaces_the_shipped_one_and_its_digest(tmp_pat
         ("tr", 'closing_marks = ["»»"]\n' + TURKISH, "'»»' is not one character"),
         ("Turkish", TURKISH, "ISO 639"),
         ("tr", "#" * (languages.MOST_BYTES + 1), "more than"),
+        ("tr", 'code = "de"\n' + TURKISH, "code: the file's name says it"),
     ],
 )
 def test_a_language_file_that_is_not_right_is_named_with_what_is_wrong(

@@ -231,6 +231,10 @@ def test_a_model_with_other_labels_is_used_by_naming_one(tmp_path: Path) -> None
     scored = load(path, "hq", normalise=False).judge(one)
     labels, probabilities = theirs.predict(one, k=2)
     assert scored[0] == pytest.approx(float(dict(zip(labels, probabilities, strict=True))["__label__hq"]), abs=1e-7)
+    classifier, other = load(path, "hq", normalise=False), text("spam", 70)
+    # fastText stops at this token: a page could put it behind a good sentence.
+    assert classifier.judge(f"{one}\n</s> {other}")[0] == classifier.judge(f"{one} {other}")[0]
+    assert classifier.judge(f"</s>x {one}")[0] != classifier.judge(one)[0]
 
 
 def test_what_is_no_model_is_refused_by_name(model: str, tmp_path: Path) -> None:

@@ -238,10 +238,38 @@ def test_lists_come_from_files_plain_and_packed(tmp_path: Path) -> None:
         assert rule(options, "http://comment/") is None
 
 
+def test_a_line_of_a_hosts_file_may_hold_names_and_a_comment(tmp_path: Path) -> None:
+    path = tmp_path / "hosts"
+    path.write_text("0.0.0.0 one.example two.example # news\n::1 three.example\t#x\nfour.example # site\n! see org\n", "utf-8")
+    options = UrlFilterOptions(domain_list=str(path))
+    for host in ("one.example", "two.example", "three.example", "four.example"):
+        assert rule(options, f"http://{host}/") == "url_filter.domain"
+    for host in ("a.news", "good.site", "good.org"):
+        assert rule(options, f"http://{host}/") is None
+
+
 def test_a_list_that_is_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "list.bin").write_bytes(b"good.org\n\xff\xfe\n")
     with pytest.raises(ValueError, match=r"list\.bin: not UTF-8 text, at byte 9"):
         UrlFilter(UrlFilterOptions(domain_list=str(tmp_path / "list.bin")))
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(b"good.org\n" * 9)[:-9])
+    with pytest.raises(ValueError, match=r"cut\.gz: cannot be unpacked"):
+        UrlFilter(UrlFilterOptions(domain_list=str(tmp_path / "cut.gz")))
+
+
+def test_a_list_in_a_form_that_names_no_domain_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "adblock.txt"
+    path.write_text("! a list for browsers\n||bad.org^\n||worse.org^\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"adblock\.txt: no line of it is a domain"):
+        UrlFilter(UrlFilterOptions(domain_list=str(path)))
+    path.write_text("# nothing yet\n", encoding="utf-8")
+    assert rule(UrlFilterOptions(domain_list=str(path)), "http://bad.org/") is None
+
+
+@pytest.mark.parametrize("option", ["words", "soft_words", "subwords"])
+def test_a_word_that_can_never_be_found_is_refused(option: str) -> None:
+    with pytest.raises(ValueError, match=f"{option}: '--' has neither letter nor digit"):
+        UrlFilter(UrlFilterOptions(**{option: ("good", "--")}))
 
 
 def test_a_domain_in_the_recipe_that_is_none_is_refused() -> None:
