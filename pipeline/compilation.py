@@ -7,7 +7,6 @@ takes seconds, so without a lock each of them would begin its own.
 from __future__ import annotations
 
 import fcntl
-import getpass
 import os
 import tempfile
 from collections.abc import Iterable
@@ -25,7 +24,7 @@ def compile_once(stages: Iterable[Stage[Any] | Filter[Any]]) -> None:
     new = [stage for stage in stages if type(stage) not in _done]
     if not new:
         return
-    path = Path(tempfile.gettempdir()) / f"corpusmill-compiling-{getpass.getuser()}.lock"
+    path = Path(tempfile.gettempdir()) / f"corpusmill-compiling-{os.getuid()}.lock"  # a container's user may have no name
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for stage in new:

@@ -2,8 +2,7 @@
 
 `decode` and `cut` read a batch once for all filters of a block (`stages.reading`): its code points with their
 classes, its words and its lines. The others count in what those found. A plain twin of each filter stands in
-tests/stages/plain.py; both must agree on every text. All loops are in this one file, because numba notices a
-change only in the file of the function that it has cached.
+tests/stages/plain.py; both must agree on every text.
 
 The innermost loops run from 0 over views, or over unsigned places: an index that might be negative is tested each time, which
 also keeps the compiler from using vector instructions.

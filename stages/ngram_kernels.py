@@ -1,8 +1,7 @@
 """Compiled loops that read texts as they are compared with benchmarks, and look for n-grams in them.
 
 `stages.ngrams` says what is compared and makes the tables; a plain twin stands in tests/stages/plain_ngrams.py. A hash only
-proposes: `_same` compares the UTF-8 and the bounds of every unit before anything is a match. All loops are in this one file,
-because numba notices a change only in the file of the function that it has cached.
+proposes: `_same` compares the UTF-8 and the bounds of every unit before anything is a match.
 """
 
 # ruff: noqa: SIM110 (plain loops are what is compiled)

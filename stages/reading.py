@@ -67,8 +67,8 @@ class Reading:
     def _pieces(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         size, rows = int(self.starts[-1]), len(self.texts)
         places = np.int32 if size < np.iinfo(np.int32).max else np.int64
-        # Words and lines stand apart; the entry behind the last one is written without being counted.
-        # Words and lines stand apart, but for the last of a row and the first of the next.
+        # Words and lines stand apart, but for the last of a row and the first of the next; the entry behind the last one is
+        # written without being counted.
         most = (size + rows) // 2 + 2
         words, lines = (_room(name, 2 * most, places).reshape(-1, 2) for name in ("words", "lines"))
         newlines = _room("newlines", size + 1, places)
@@ -83,6 +83,7 @@ def of(texts: pa.Array) -> Reading:
     data, offsets = text_buffers.of(texts)
     if _latest is not None and _is_same(_latest, data, offsets):
         return _latest
+    _latest = None  # its arrays are about to be written over
     size = int(offsets[-1] - offsets[0])
     points, kinds = _room("points", size, np.int32), _room("kinds", size, np.uint16)
     starts = np.empty(offsets.size, np.int64)
