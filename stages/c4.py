@@ -66,7 +66,7 @@ class C4(Filter[C4Options]):
     """
 
     name: ClassVar[str] = "c4"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     options_type: ClassVar[type[Options]] = C4Options
     signals: ClassVar[dict[str, pa.DataType]] = {
         "c4.lorem_ipsum_lines": pa.int64(),
