@@ -7,6 +7,9 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import contextlib
+    from collections.abc import Callable
+
     from rich.console import Console
 
 PLAIN_WIDTH = 140
@@ -26,3 +29,14 @@ def terminal(stderr: bool = False, quiet: bool = False) -> Console:
     if not console.is_terminal:
         console.width = PLAIN_WIDTH
     return console
+
+
+def token_progress(opened: contextlib.ExitStack, tokens: int) -> Callable[[int], object]:
+    """To be told of every piece of `tokens` that was read: a bar on a terminal until `opened` closes, and nothing elsewhere."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = terminal(stderr=True)
+    columns = (TextColumn("reading"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
+    bar = opened.enter_context(Progress(*columns, console=console, transient=True, disable=not console.is_terminal))
+    task = bar.add_task("tokens", total=tokens)
+    return lambda read: bar.advance(task, read)

@@ -1,18 +1,19 @@
 """Commands about what stages use and what they did: quality train, quality report, tokenizer report, tokens,
-contamination."""
+contamination, dedup, export."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from manifests.terminal import terminal, visible
+from manifests.terminal import terminal, token_progress, visible
 from stages.dedup_commands import dedup
+from stages.exports.commands import exports
 
 if TYPE_CHECKING:
     from manifests.narrowing import Narrowing
@@ -25,6 +26,7 @@ app.add_typer(quality, name="quality")
 tokenizer = typer.Typer(no_args_is_help=True, add_completion=False, help="Compare tokenizers.")
 app.add_typer(tokenizer, name="tokenizer")
 app.add_typer(dedup, name="dedup")
+app.add_typer(exports, name="export")
 
 
 SHOWN = ("quality.score", "quality.known_words")
@@ -253,7 +255,7 @@ def contamination(
             if rows is not None:
                 written = Folder(target or ("/" if rows.startswith("/") else "."))
                 out = opened.enter_context(written.writer(file))
-            advance = _progress(opened, sum(shard.tokens for shard in manifest.content.shards))
+            advance = token_progress(opened, sum(shard.tokens for shard in manifest.content.shards))
             report = check(folder, manifest, index, threshold, out, advance)
     except (ManifestError, StorageError, BenchmarkError, ContaminationError, OSError) as error:
         typer.echo(visible(f"error: {error}"), err=True)
@@ -264,17 +266,6 @@ def contamination(
         _show_contamination(report, top)
     if fail_on_found and report.contaminated:
         raise typer.Exit(FOUND)
-
-
-def _progress(opened: contextlib.ExitStack, tokens: int) -> Callable[[int], object]:
-    """A bar on a terminal, and nothing elsewhere."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = terminal(stderr=True)
-    columns = (TextColumn("reading"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
-    bar = opened.enter_context(Progress(*columns, console=console, transient=True, disable=not console.is_terminal))
-    task = bar.add_task("tokens", total=tokens)
-    return lambda read: bar.advance(task, read)
 
 
 def _show_contamination(report: Report, top: int) -> None:
