@@ -132,8 +132,10 @@ LOG_SCHEMAS = {"removals": REMOVALS, "edits": EDITS, "documents": DOCUMENT_LOG}
 
 
 def signals_schema(signals: dict[str, pa.DataType]) -> pa.Schema:
-    """The schema of one filter block's signal log; `text_bytes` is the UTF-8 length of the text that was measured."""
-    leading = [pa.field("id", pa.string(), nullable=False), *IDENTITY, pa.field("text_bytes", pa.int64(), nullable=False)]
+    """The schema of one filter block's signal log; `text_bytes` is the UTF-8 length of the text that was measured,
+    `text_bytes_after` that of the text which left the block's measuring."""
+    lengths = [pa.field(name, pa.int64(), nullable=False) for name in ("text_bytes", "text_bytes_after")]
+    leading = [pa.field("id", pa.string(), nullable=False), *IDENTITY, *lengths]
     return pa.schema([*leading, *(pa.field(name, type_) for name, type_ in signals.items())])
 
 

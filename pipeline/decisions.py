@@ -110,6 +110,7 @@ class Applied:
         details = [broken.get(row) for row in range(batch.num_rows)]
         kept = self._apply(block, after, before, removed, names, None, None, None, details, {})
         signals["text_bytes"] = pa.array(text_bytes(before))
+        signals["text_bytes_after"] = pa.array(text_bytes(after["text"]))
         if removed.any():
             mask = pa.array(~removed)
             signals = {name: column.filter(mask) for name, column in signals.items()}
@@ -122,9 +123,9 @@ class Applied:
         names = [rules[index].name if index >= 0 else "" for index in decision.first.tolist()]
         bounds = np.array([np.nan if rule.threshold is None else rule.threshold for rule in rules] or [np.nan])
         threshold = np.where(removed, bounds[np.maximum(decision.first, 0)], np.nan)
-        lengths = signals["text_bytes"].to_numpy()
+        measured, left = (signals[name].to_numpy() for name in ("text_bytes", "text_bytes_after"))
         details = _said(signals, removed)
-        self._apply(block, batch, lengths, removed, names, decision.value, threshold, decision.failed, details, {})
+        self._apply(block, batch, left, removed, names, decision.value, threshold, decision.failed, details, {}, measured)
         return ~removed
 
     def removed(
@@ -149,7 +150,10 @@ class Applied:
         failed: pa.Array | None,
         details: list[str | None] | None,
         evidence: dict[str, pa.Array],
+        seen: np.ndarray | None = None,
     ) -> pa.RecordBatch:
+        """`before` are the texts that came in, or their lengths; `seen` the lengths of those that were judged, where these are
+        others: the rules of a block judge the text that entered it, and count the one that it leaves."""
         count = self.expect(stage)
         lengths = before if isinstance(before, np.ndarray) else text_bytes(before)
         count.documents_in += batch.num_rows
@@ -170,7 +174,7 @@ class Applied:
                 None if failed is None else failed.take(picked),
                 None if details is None else [details[row] for row in rows],
                 {name: column.take(picked) for name, column in evidence.items()},
-                None if not isinstance(before, np.ndarray) and before.null_count else lengths[rows],
+                None if not isinstance(before, np.ndarray) and before.null_count else (lengths if seen is None else seen)[rows],
             )
         return kept
 

@@ -28,8 +28,8 @@ REFERENCE_PRIORITY = 1 << 31
 """Above that of any component: documents of a reference corpus win."""
 
 FUNCTIONS: dict[str, tuple[str, int]] = {
-    "read": ("pipeline.row_local:read_and_decide", 2),
-    "rules": ("pipeline.row_local:apply_rules", 2),
+    "read": ("pipeline.row_local:read_and_decide", 3),
+    "rules": ("pipeline.row_local:apply_rules", 3),
     "read_reference": ("pipeline.references:read_reference", 1),
     "exact_keys": ("pipeline.duplicates:exact_keys", 2),
     "exact_groups": ("pipeline.duplicates:exact_groups", 2),

@@ -8,6 +8,7 @@ import json
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -245,3 +246,13 @@ def jaccard(one: str, other: str) -> float:
         words = unicodedata.normalize("NFC", text).lower().split()
         sets.append({tuple(words[i : i + 5]) for i in range(len(words) - 4)})
     return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
+
+
+def test_bytes_chain_from_stage_to_stage(manifest: Manifest) -> None:
+    """What one stage leaves is what the next one gets; where there are pages still, there is no text to count."""
+    for name in manifest.content.components:
+        counts = [count for count in manifest.content.counts if count.component == name]
+        chained = [(one, other) for one, other in pairwise(counts) if one.bytes_kept]
+        assert len(chained) > 3
+        for one, other in chained:
+            assert (other.step, other.bytes_in) == (other.step, one.bytes_kept)

@@ -185,6 +185,7 @@ def test_rules_keep_or_remove_every_document_and_name_all_that_failed_in_order(
             "a": pa.array([one[0] for one in values], pa.int64()),
             "b": pa.array([one[1] for one in values], pa.int64()),
             "text_bytes": pa.array([7] * len(values), pa.int64()),
+            "text_bytes_after": pa.array([7] * len(values), pa.int64()),
         }
     )
     compare = {
