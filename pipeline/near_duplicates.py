@@ -172,30 +172,29 @@ def verify(task: Task) -> None:
     partition = task.arguments["partition"]
     pair_tables = [rows for _, rows in shuffle.gather(task.corpus, task.inputs["pairs"], partition)]
     table = pa.concat_tables([PAIRS.empty_table(), *pair_tables])
-    pairs = np.column_stack([table["left"].to_numpy(), table["right"].to_numpy()])
-    if len(pairs):
-        pairs = distinct_pairs(pairs)
     sent = pa.concat_tables(
         [SENT.empty_table(), *(rows for _, rows in shuffle.gather(task.corpus, task.inputs["sent"], partition))]
     )
     ordinal = sent["ordinal"].to_numpy()
     order = np.argsort(ordinal, kind="stable")
     sent, ordinal = sent.take(pa.array(order)).combine_chunks(), ordinal[order]
-    left, right = (np.searchsorted(ordinal, pairs[:, side]) for side in (0, 1))
-    similarity = jaccard(_sets(sent), left, right) if len(pairs) else np.zeros(0)
-    task.receipt.values["pairs"] = len(pairs)
+    left, right = distinct_pairs(*(np.searchsorted(ordinal, table[side].to_numpy()) for side in PAIRS.names))
+    del table, pair_tables
+    similarity = jaccard(_sets(sent), left, right)
+    task.receipt.values["pairs"] = len(left)
     if task.arguments["compare"]:
-        part, row = by_part(task.inputs["bases"], pairs[:, 1])
+        part, row = by_part(task.inputs["bases"], ordinal[right])
         compared = pa.table([pa.array(row), pa.array(similarity)], schema=COMPARED)
         written = shuffle.write_partitions(task.corpus, task.file("compared.shuffle"), compared, part, len(task.inputs["bases"]))
         task.receipt.add("compared", written, compared.num_rows)
         return
     good = similarity >= task.arguments["threshold"]
-    edges = pa.table([pa.array(pairs[good, 0]), pa.array(pairs[good, 1]), pa.array(similarity[good])], schema=EDGES)
-    members, root = connected_components(np.column_stack([left[good], right[good]]))
+    left, right, similarity = left[good], right[good], similarity[good]
+    members, root = connected_components(left, right, len(ordinal))
     nodes = sent.select(NODES.names).take(pa.array(members))
     nodes = nodes.append_column(ROOTED.field("root"), pa.array(ordinal[root], pa.int64()))
     task.receipt.add("nodes", documents.write_table(task.corpus, task.file("nodes.arrow"), nodes), nodes.num_rows)
+    edges = pa.table([pa.array(ordinal[left]), pa.array(ordinal[right]), pa.array(similarity)], schema=EDGES)
     task.receipt.add("edges", documents.write_table(task.corpus, task.file("edges.arrow"), edges), edges.num_rows)
 
 
@@ -259,7 +258,7 @@ def group(task: Task) -> None:
     """inputs: `edges` and `nodes` (files), `bases`; arguments: `partition`: sends each document that stands in an edge the id
     that names its group."""
     pairs, _, number, ids, _ = _edges(task)
-    member, root = connected_components(pairs)
+    member, root = connected_components(pairs[:, 0], pairs[:, 1], len(number))
     part, row = by_part(task.inputs["bases"], number[member])
     table = pa.table([pa.array(row), ids.take(pa.array(root)).cast(pa.string())], schema=GROUPED)
     written = shuffle.write_partitions(task.corpus, task.file("groups.shuffle"), table, part, len(task.inputs["bases"]))

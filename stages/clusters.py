@@ -90,12 +90,14 @@ def resolve(pairs: np.ndarray, jaccard: np.ndarray, rank: np.ndarray, chain: Cha
         raise ValueError(f"{len(pairs)} pairs, but {len(jaccard)} Jaccards")
     if not len(pairs):
         return _nothing()
-    number, position = np.unique(pairs, return_inverse=True)
+    number = np.unique(pairs)
     place = np.argsort(np.asarray(rank)[number], kind="stable")  # nodes are renumbered by rank: node 0 is the best
     node_of = np.empty(len(number), dtype=np.int64)
     node_of[place] = np.arange(len(number))
+    width = np.int32 if max(len(number), 2 * len(pairs)) < 1 << 31 else np.int64
+    left, right = (node_of[np.searchsorted(number, pairs[:, side])].astype(width) for side in (0, 1))
     number = number[place]
-    starts, neighbours, weights = _adjacency(node_of[position.reshape(-1, 2)], jaccard, len(number))
+    starts, neighbours, weights = _adjacency(left, right, jaccard, len(number))
     walk = _closure if chain == "closure" else _direct
     keeper, linked, weight = walk(starts, neighbours, weights)
     removed = np.flatnonzero(keeper != np.arange(len(number)))
@@ -114,12 +116,16 @@ def resolve(pairs: np.ndarray, jaccard: np.ndarray, rank: np.ndarray, chain: Cha
     )
 
 
-def connected_components(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(document, root): every document that stands in a pair, sorted, and the smallest number of its component."""
-    pairs = np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
-    number, position = np.unique(pairs, return_inverse=True)
-    roots = _roots(position.reshape(-1, 2).astype(np.int64), len(number))
-    return number, number[roots]
+def connected_components(left: np.ndarray, right: np.ndarray, documents: int) -> tuple[np.ndarray, np.ndarray]:
+    """(document, root) of pairs of documents numbered below `documents`: all that stand in a pair, ascending, and the smallest
+    number of each one's component."""
+    left, right = np.asarray(left, dtype=np.int64), np.asarray(right, dtype=np.int64)
+    roots = np.arange(documents, dtype=np.int64)
+    _unite(left, right, roots)
+    stands = np.zeros(documents, dtype=bool)
+    stands[left] = stands[right] = True
+    found = np.flatnonzero(stands)
+    return found, roots[found]
 
 
 class Union:
@@ -178,16 +184,51 @@ def _all_but_first(number: np.ndarray, first: np.ndarray) -> Clusters:
     return Clusters(number[rows], kept[rows], ones, kept[rows], ones, cluster[rows], size[rows])
 
 
-def _adjacency(pairs: np.ndarray, jaccard: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Both directions of every pair, node by node, neighbours in rank order; a pair given twice stands twice,
-    harmlessly."""
-    source = np.concatenate([pairs[:, 0], pairs[:, 1]])
-    target = np.concatenate([pairs[:, 1], pairs[:, 0]])
-    weight = np.concatenate([jaccard, jaccard])
-    order = np.lexsort((weight, target, source))
+def _adjacency(left: np.ndarray, right: np.ndarray, jaccard: np.ndarray, nodes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Both directions of every pair, node by node, neighbours in rank order: (where each node's begin, neighbours, Jaccards). A
+    pair given twice stands twice, harmlessly.
+
+    They are dealt by one end, and then, in that order, by the other: no comparison, and little memory beside the result.
+    """
     starts = np.zeros(nodes + 1, dtype=np.int64)
-    np.cumsum(np.bincount(source, minlength=nodes), out=starts[1:])
-    return starts, target[order], weight[order]
+    np.cumsum(np.bincount(left, minlength=nodes) + np.bincount(right, minlength=nodes), out=starts[1:])
+    dealt = np.empty(2 * len(left), dtype=left.dtype)
+    _deal(left, right, starts[:-1].copy(), dealt)
+    neighbours, weights = np.empty(2 * len(left), dtype=left.dtype), np.empty(2 * len(left))
+    _deal_again(left, right, jaccard, dealt, starts[:-1].copy(), neighbours, weights)
+    return starts, neighbours, weights
+
+
+@numba.njit(cache=True)
+def _deal(left: np.ndarray, right: np.ndarray, at: np.ndarray, dealt: np.ndarray) -> None:  # pragma: no cover - compiled
+    """Pairs by each of their ends: numbers of pairs."""
+    for pair in range(len(left)):
+        for node in (left[pair], right[pair]):
+            dealt[at[node]] = pair
+            at[node] += 1
+
+
+@numba.njit(cache=True)
+def _deal_again(
+    left: np.ndarray,
+    right: np.ndarray,
+    jaccard: np.ndarray,
+    dealt: np.ndarray,
+    at: np.ndarray,
+    neighbours: np.ndarray,
+    weights: np.ndarray,
+) -> None:  # pragma: no cover - compiled
+    """One node after the other goes to its neighbours."""
+    node = 0
+    ends = at.copy()
+    for place in range(len(dealt)):
+        while node + 1 < len(ends) and place >= ends[node + 1]:
+            node += 1
+        pair = dealt[place]
+        other = left[pair] if right[pair] == node else right[pair]
+        neighbours[at[other]] = node
+        weights[at[other]] = jaccard[pair]
+        at[other] += 1
 
 
 @numba.njit(cache=True)
@@ -242,28 +283,17 @@ def _direct(
             if keeper[node] != node and keeper[node] != there:
                 break
             keeper[node] = there
-            weight[node] = weights[edge]  # a pair given twice: weights ascend, so the greater one is taken
+            weight[node] = weights[edge] if np.isnan(weight[node]) else max(weight[node], weights[edge])
     return keeper, keeper.copy(), weight
 
 
 @numba.njit(cache=True)
-def _roots(pairs: np.ndarray, nodes: int) -> np.ndarray:  # pragma: no cover - compiled
-    parent = np.arange(nodes)
-    for edge in range(len(pairs)):
-        left, right = pairs[edge, 0], pairs[edge, 1]
-        while parent[left] != left:
-            parent[left] = parent[parent[left]]
-            left = parent[left]
-        while parent[right] != right:
-            parent[right] = parent[parent[right]]
-            right = parent[right]
-        if left < right:
-            parent[right] = left
-        elif right < left:
-            parent[left] = right
-    for node in range(nodes):
+def _unite(left: np.ndarray, right: np.ndarray, parent: np.ndarray) -> None:  # pragma: no cover - compiled
+    for edge in range(len(left)):
+        one, other = _root(parent, left[edge]), _root(parent, right[edge])
+        parent[max(one, other)] = min(one, other)
+    for node in range(len(parent)):
         parent[node] = parent[parent[node]]  # parents are smaller numbers, so theirs are final already
-    return parent
 
 
 @numba.njit(cache=True)

@@ -139,13 +139,10 @@ def distinct(values: np.ndarray) -> np.ndarray:
     return values[np.concatenate([[True], values[1:] != values[:-1]])] if len(values) else values
 
 
-def distinct_pairs(pairs: np.ndarray) -> np.ndarray:
-    """int64 (p, 2): `pairs` sorted, each once."""
-    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-    pairs = pairs[order]
-    new = np.ones(len(pairs), dtype=bool)
-    new[1:] = np.any(pairs[1:] != pairs[:-1], axis=1)
-    return pairs[new]
+def distinct_pairs(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of numbers from 0 to 2^32 - 1, each once, sorted by `left` and then `right`."""
+    packed = distinct(np.asarray(left).astype(np.uint64) << np.uint64(32) | np.asarray(right).astype(np.uint64))
+    return (packed >> np.uint64(32)).astype(np.int64), (packed & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
 def jaccard(sets: ShingleSets, left: np.ndarray, right: np.ndarray, limit: int = MAX_SHINGLES) -> np.ndarray:

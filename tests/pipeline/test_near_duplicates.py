@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import pipeline
 from manifests.logs import read_parquet
 from manifests.manifest import Manifest
 from manifests.storage import Folder
@@ -158,6 +162,20 @@ def test_a_crowded_bucket_is_cut_short_counted_and_leaves_one_page(tmp_path: Pat
     rows = removals(tmp_path / "corpus")
     assert {row["kept_id"] for row in rows.values()} == {"docs/a.jsonl#0"}
     assert all(row["kept_jaccard"] >= 0.8 for row in rows.values())
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_pages_in_one_bucket_take_less_than_two_gibibytes(tmp_path: Path) -> None:
+    """All steps in one process, whose peak the system tells."""
+    pages = 100_000
+    write(tmp_path, boilerplate(pages), [{"minhash": {}}])
+    command = [sys.executable, "-m", "pipeline", "run", str(tmp_path / "recipe.yaml"), "--corpus", str(tmp_path / "corpus")]
+    process = subprocess.Popen([*command, "--executor", "inline", "--quiet"], cwd=Path(pipeline.__file__).parent.parent)
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0
+    assert usage.ru_maxrss * 1024 < 2 << 30
+    [record] = Manifest.load(Folder(tmp_path / "corpus")).content.deduplication
+    assert record["removed"] == pages - 1 and record["skipped_pairs"] > 10**9
 
 
 def test_texts_shorter_than_a_shingle_are_duplicates_only_of_themselves(tmp_path: Path) -> None:

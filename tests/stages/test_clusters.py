@@ -144,7 +144,7 @@ def test_components_are_named_by_their_smallest_document(found: dict[tuple[int, 
     root = {node: node for pair in found for node in pair}
     for _, (a, b) in itertools.product(range(13), found):
         root[a] = root[b] = min(root[a], root[b])
-    documents, roots = connected_components(np.array([*found]))
+    documents, roots = connected_components(*np.array([*found], dtype=np.int64).reshape(-1, 2).T, 13)
     assert dict(zip(documents.tolist(), roots.tolist(), strict=True)) == root
 
 
@@ -162,7 +162,7 @@ def test_a_union_that_is_fed_piece_by_piece_has_the_same_components(pairs, alone
     random.shuffle(pairs)
     for piece in np.array_split(np.array(pairs, dtype=np.int64).reshape(-1, 2), pieces):
         union.join(piece[:, 1], piece[:, 0])
-    documents, roots = connected_components(edges)
+    documents, roots = connected_components(*edges.T, 901)
     expected = {**{number: number for number in alone}, **dict(zip(documents.tolist(), roots.tolist(), strict=True))}
     assert dict(zip(members.tolist(), union.roots(members).tolist(), strict=True)) == expected
 
@@ -178,7 +178,7 @@ def test_a_union_takes_four_bytes_a_member_and_less_than_one_for_each_of_the_oth
 def test_nothing_in_gives_nothing_out() -> None:
     assert len(resolve(np.empty((0, 2)), np.empty(0), np.arange(3))) == 0
     assert len(group_duplicates(np.empty((0, 2)), np.arange(0))) == 0
-    assert connected_components(np.empty((0, 2)))[0].tolist() == []
+    assert connected_components(np.empty(0), np.empty(0), 0)[0].tolist() == []
     assert Union(0, []).roots(np.empty(0)).tolist() == Union(9, []).roots(np.empty(0)).tolist() == []
 
 
