@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 exports = typer.Typer(no_args_is_help=True, add_completion=False, help="Write a corpus in formats that other programs read.")
 
-Corpus = Annotated[str, typer.Argument(help="folder or URL of a corpus")]
+Corpus = Annotated[str, typer.Argument(help="folder or URL of a corpus, or of one of its manifests")]
 Target = Annotated[str, typer.Argument(help="an empty folder, or a new one; not in the corpus")]
 Components = Annotated[list[str] | None, typer.Option("--component", help="only this component; may be repeated")]
 Splits = Annotated[list[str] | None, typer.Option("--split", help="only this split; may be repeated")]
@@ -109,7 +109,7 @@ def _export(
     import duckdb
     from pydantic import ValidationError
 
-    from manifests.manifest import MANIFEST, Manifest, ManifestError
+    from manifests.manifest import ManifestError, open_corpus
     from manifests.storage import Folder, StorageError
     from stages.exports import ExportError, export, find
     from stages.shard_texts import ShardTextError
@@ -123,8 +123,7 @@ def _export(
         said = first["msg"].removeprefix("Value error, ")
         raise typer.BadParameter(f"{said} (here: {first['input']!r})", param_hint=f"--{option}") from None
     try:
-        folder = Folder(corpus.removesuffix(f"/{MANIFEST}"))
-        manifest = Manifest.load(folder)
+        folder, manifest = open_corpus(corpus)
         with contextlib.ExitStack() as opened:
             chosen = [
                 shard

@@ -113,11 +113,11 @@ class Publication(Options):
 
 @dataclass(frozen=True)
 class Records:
-    """A record for each row of the Parquet files that match `includes`. `key` names the column that tells them apart."""
+    """A record for each row of the Parquet files that match one of `includes`. `key` names the column that tells them apart."""
 
     name: str
     description: str
-    includes: str
+    includes: list[str]
     schema: pa.Schema
     key: str | None = None
 
@@ -262,18 +262,24 @@ class Croissant(Format[CroissantOptions]):
                 Records(
                     "documents",
                     "every document that came in; removed_by is empty for those that were kept",
-                    "logs/documents/*/*.parquet",
+                    [f"logs/documents/{name}/*.parquet" for name in source.components],
                     DOCUMENT_LOG,
                     "id",
                 ),
                 Records(
                     "removals",
                     "every document that was removed, by which rule and on what evidence",
-                    "logs/removals/*/*.parquet",
+                    [f"logs/removals/{name}/*.parquet" for name in source.components],
                     REMOVALS,
                     "id",
                 ),
-                Records("shard_index", "where the tokens of each kept document are", "tokens/*/*/*.parquet", SHARD_INDEX, "id"),
+                Records(
+                    "shard_index",
+                    "where the tokens of each kept document are",
+                    [f"tokens/{group.component}/{group.split}/*.parquet" for group in source.groups],
+                    SHARD_INDEX,
+                    "id",
+                ),
             ],
             Publication(**self.options.model_dump(exclude={"base_url"})),
             base_url=self.options.base_url,

@@ -129,7 +129,7 @@ class HuggingFace(Format[HuggingFaceOptions]):
             f"{content.name}: the texts of a corpus with where each came from, its licence and its split.",
             source.components,
             [File(path=one.path, bytes=one.size, sha256=one.sha256) for one in output.written],
-            [Records("documents", "one record a document", "data/*/*/*.parquet", SCHEMA, "id")],
+            [Records("documents", "one record a document", ["data/*/*/*.parquet"], SCHEMA, "id")],
             Publication(**self.options.model_dump(exclude={"file_bytes"})),
             languages,
         )

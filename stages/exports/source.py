@@ -16,7 +16,7 @@ from manifests.verify import listed_files
 from stages.exports.format import ExportError, Kind, Tally
 from stages.shard_texts import TokenSlice, slices_of
 
-SORT_MEMORY = "1GB"
+SORT_MEMORY, SORT_THREADS = "512MB", 4
 """What DuckDB may use to bring a component's log of documents into the order of shards; more goes to a temporary folder."""
 
 
@@ -115,8 +115,12 @@ class Source:
     @contextmanager
     def documents(self, component: str, columns: list[str]) -> Iterator[DocumentRows]:
         """What the log of documents says of a component's documents, shard by shard."""
-        with tempfile.TemporaryDirectory(prefix="corpusmill-") as folder, Logs(self.corpus, self.manifest) as logs:
+        with (
+            tempfile.TemporaryDirectory(prefix="corpusmill-") as folder,
+            Logs(self.corpus, self.manifest, only=["documents"]) as logs,
+        ):
             logs.connection.execute(f"set memory_limit = '{SORT_MEMORY}'")
+            logs.connection.execute(f"set threads = {SORT_THREADS}")  # each takes its share of the memory
             logs.connection.execute(f"set temp_directory = '{folder}'")
             logs.connection.execute(f"attach '{folder}/placed.duckdb' as sorted")
             listed = ", ".join(f'"{name}"' for name in {*columns, "shard", "start"})

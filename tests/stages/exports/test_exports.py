@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from manifests.dropping import drop
 from manifests.manifest import Manifest
 from manifests.storage import Folder
 from stages.exports import FORMATS, find
@@ -203,6 +204,19 @@ def test_what_is_not_in_the_corpus_is_an_error(
     result = run(name, finished, tmp_path / "out", *arguments)
     assert result.exit_code == 1
     assert complaint in result.output
+
+
+def test_a_manifest_without_a_component_exports_without_it(name: str, copied: Path, tmp_path: Path) -> None:
+    folder = Folder(copied)
+    drop(folder, Manifest.load(folder), "books").manifest.save(folder, "no-books.json")
+    result = run(name, copied / "no-books.json", tmp_path / "out", "--json")
+    record = json.loads(result.stdout)
+    assert record["corpus_digest"] == Manifest.load(folder, "no-books.json").digest
+    assert {row["component"] for row in record["counts"]} == {"tables", "web"}
+    described = [
+        data for path, data in files(tmp_path / "out").items() if path.endswith(("croissant.json", "README.md", "index.json"))
+    ]
+    assert not any(b"books" in data for data in described)
 
 
 def test_a_corpus_without_shards_or_manifest_is_an_error(name: str, tmp_path: Path) -> None:

@@ -93,6 +93,22 @@ def test_streaming_itself_reads_every_document(wide: bool, copied: Path, tmp_pat
         same([(sample["id"], sample["tokens"]) for sample in dataset], list(documents(copied, manifest, shards)))
 
 
+def test_shards_are_those_of_streamings_own_writer_byte_for_byte(finished: Path, manifest: Manifest, tmp_path: Path) -> None:
+    streaming = pytest.importorskip("streaming", reason="mosaicml-streaming is not installed", exc_type=ImportError)
+    written("mds", finished, tmp_path / "out", shard_bytes=5000)
+    for (component, split), shards in groups(manifest).items():
+        own = tmp_path / "own" / component / split
+        columns = {"id": "str", "tokens": "ndarray:uint16"}
+        with streaming.MDSWriter(columns=columns, out=str(own), hashes=["sha256"], size_limit=5000) as writer:
+            for name, tokens in documents(finished, manifest, shards):
+                writer.write({"id": name, "tokens": tokens})
+        folder = tmp_path / "out" / component / split
+        assert {path.name: path.read_bytes() for path in folder.glob("*.mds")} == {
+            path.name: path.read_bytes() for path in own.glob("*.mds")
+        }
+        assert json.loads((folder / "index.json").read_text()) == json.loads((own / "index.json").read_text())
+
+
 def test_streaming_mixes_components_and_checks_their_hashes(finished: Path, manifest: Manifest, tmp_path: Path) -> None:
     streaming = pytest.importorskip("streaming", reason="mosaicml-streaming is not installed", exc_type=ImportError)
     assert run("mds", finished, tmp_path / "out").exit_code == 0

@@ -132,3 +132,23 @@ def test_megatron_itself_reads_every_document(wide: bool, copied: Path, tmp_path
         same([dataset[row] for row in range(len(dataset))], expected)
         assert dataset.document_indices.tolist() == list(range(len(expected) + 1))
         assert dataset.get(0, offset=1, length=3).tolist() == expected[0][1:4]
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_files_are_those_of_megatrons_own_writer_byte_for_byte(wide: bool, copied: Path, tmp_path: Path) -> None:
+    writer = pytest.importorskip(
+        "megatron.core.datasets.indexed_dataset", reason="megatron-core is not installed", exc_type=ImportError
+    )
+    torch = pytest.importorskip("torch")
+    if wide:
+        widen(copied)
+    manifest = Manifest.load(Folder(copied))
+    assert run("megatron", copied, tmp_path / "out").exit_code == 0
+    for (component, split), shards in groups(manifest).items():
+        own = tmp_path / f"{component}-{split}"
+        builder = writer.IndexedDatasetBuilder(f"{own}.bin", dtype=np.int32 if wide else np.uint16)
+        for _, tokens in documents(copied, manifest, shards):
+            builder.add_document(torch.from_numpy(tokens.astype(np.int64)), [len(tokens)])
+        builder.finalize(f"{own}.idx")
+        for ending in ("bin", "idx"):
+            assert (tmp_path / "out" / component / f"{split}.{ending}").read_bytes() == Path(f"{own}.{ending}").read_bytes()
