@@ -91,6 +91,8 @@ LONGEST_RUN, MARKS, CUT = 2000, 0.1, 200
 """spaCy takes marks off the ends of a run without whitespace one by one, which takes the square of their number: 68 s for 30,000
 brackets. A run of more than LONGEST_RUN characters with more than this share of MARKS, neither letters nor digits, is cut
 into pieces of CUT characters; the documents of the test data have none."""
+LONGEST_PIECE = 20_000
+"""Of any other run. Its test for URLs takes the square of some (14 s for 200,000 characters of `httpaaaaaaaaaa:`)."""
 
 NEED_OTHER_LIBRARIES = frozenset({"ja", "ko", "th", "vi", "zh"})
 
@@ -203,10 +205,11 @@ def _tractable(text: str) -> Iterator[str]:
     start = 0
     for run in _LONG_RUN.finditer(text):
         marks = sum(not character.isalnum() for character in run[0])
-        if marks > MARKS * len(run[0]):
+        size = CUT if marks > MARKS * len(run[0]) else LONGEST_PIECE
+        if len(run[0]) > size:
             yield text[start : run.start()]
-            for at in range(0, len(run[0]), CUT):
-                yield run[0][at : at + CUT]
+            for at in range(0, len(run[0]), size):
+                yield run[0][at : at + size]
             start = run.end()
     yield text[start:]
 

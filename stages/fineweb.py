@@ -58,7 +58,7 @@ class FineWeb(Filter[FineWebOptions]):
     """
 
     name: ClassVar[str] = "fineweb"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     options_type: ClassVar[type[Options]] = FineWebOptions
     signals: ClassVar[dict[str, pa.DataType]] = {
         "fineweb.lines": pa.int64(),

@@ -72,7 +72,7 @@ class GopherRepetition(Filter[GopherRepetitionOptions]):
     """
 
     name: ClassVar[str] = "gopher_repetition"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     options_type: ClassVar[type[Options]] = GopherRepetitionOptions
     signals: ClassVar[dict[str, pa.DataType]] = {
         f"gopher_repetition.{option.removeprefix('max_')}": RATIO

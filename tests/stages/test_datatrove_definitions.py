@@ -220,6 +220,13 @@ def test_long_runs_of_letters_are_one_word() -> None:
 
 
 @needs_spacy
+def test_a_run_longer_than_any_word_comes_in_pieces_whatever_it_holds() -> None:
+    assert datatrove_definitions.words(f"b {'a' * 45_000} c") == ["b", "a" * 20_000, "a" * 20_000, "a" * 5000, "c"]
+    address = "httpaaaaaaaaaa:" * 20_000
+    assert "".join(datatrove_definitions.words(address)) == address
+
+
+@needs_spacy
 def test_spacys_version_is_in_the_identity_in_this_mode_alone() -> None:
     for name in ("gopher_repetition", "fineweb"):
         found = registry.find(name)
