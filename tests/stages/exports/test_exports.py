@@ -241,6 +241,18 @@ def test_an_export_to_an_object_store_has_the_same_bytes(name: str, finished: Pa
     assert "already holds this export" in run(name, finished, url).output
 
 
+def test_a_corpus_in_an_object_store_gives_the_same_bytes(name: str, copied: Path, tmp_path: Path) -> None:
+    import fsspec
+
+    store = fsspec.filesystem("memory")
+    for path, data in files(copied).items():
+        store.pipe(f"/{tmp_path.name}/corpus/{path}", data)
+    assert run(name, f"memory://{tmp_path.name}/corpus", tmp_path / "one").exit_code == 0
+    assert run(name, copied, tmp_path / "two").exit_code == 0
+    assert files(tmp_path / "one") == files(tmp_path / "two")
+    assert "lies in the corpus" in run(name, f"memory://{tmp_path.name}/corpus", f"memory://{tmp_path.name}/corpus/out").output
+
+
 def test_texts_of_many_scripts_survive(tmp_path: Path) -> None:
     """Texts that a byte-level tokenizer cuts inside characters; each comes back from every export of texts."""
     texts = [
