@@ -8,7 +8,8 @@
   `_NATIONAL` lists, and any number of 7 to 15 digits right after a word such as `Tel.`, `phone`, `电话`. Numbers that
   `order no.`, `ISBN`, `DOI` or the like stands before are no phones. Precision comes first: a bare run of digits stays.
 
-A match is replaced whatever it says, so equal texts stay equal, and applying `scrub` twice changes nothing more. A compiled look
+A match is replaced whatever it says, so equal texts stay equal. Applying `scrub` twice changes nothing more, but where two of a
+kind touch, or stand in a row with a blank between: there the second may be found by the second look alone. A compiled look
 at the bytes of a batch (`signs_of`) finds the texts that can hold any of these; the others never become strings.
 """
 
