@@ -138,10 +138,12 @@ def _export(
     if as_json:
         typer.echo(json.dumps(found.record.model_dump(mode="json"), indent=1, ensure_ascii=False))
         return
-    _show(found, output, sum(one.documents_kept for one in manifest.content.components.values()))
+    content = manifest.content
+    kept = sum(one.documents_kept for one in content.components.values())
+    _show(found, output, kept, kept - sum(shard.documents for shard in content.shards))
 
 
-def _show(found: Exported, output: str, kept: int) -> None:
+def _show(found: Exported, output: str, kept: int, unplaced: int) -> None:
     from rich.table import Table
 
     from manifests.terminal import terminal
@@ -165,3 +167,5 @@ def _show(found: Exported, output: str, kept: int) -> None:
     else:
         typer.echo(visible(f"{output}: {record.export} of {record.corpus} {record.corpus_digest[:12]}: {files}"))
     typer.echo(f"documents and tokens in = out; the corpus has {kept:,} kept documents")
+    if unplaced:
+        typer.echo(f"{unplaced:,} of them stand in no shard and are not in the export")

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import yaml
 from pydantic import Field
 
-from manifests.manifest import Manifest, Shard
+from manifests.manifest import SPLITS, Manifest, Shard
 from manifests.schemas import DOCUMENT_LOG
 from manifests.storage import AtomicWriter
 from stages.exports import croissant, licences
@@ -263,12 +263,10 @@ def _card(manifest: Manifest, components: list[str], counts: list[Tally], langua
 
 
 def _config(name: str, component: str, counts: list[Tally], default: bool = False) -> dict[str, object]:
-    splits = list(dict.fromkeys(one.split for one in sorted(counts, key=lambda one: SPLIT_ORDER[one.split])))
+    there = {one.split for one in counts}
+    splits = [split for split in SPLITS if split in there]
     files = [{"split": split, "path": f"data/{split}/{component}/*.parquet"} for split in splits]
     return {"config_name": name, "data_files": files, **({"default": True} if default else {})}
-
-
-SPLIT_ORDER = {"train": 0, "validation": 1, "test": 2}
 
 
 def _table(heading: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:

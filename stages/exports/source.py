@@ -69,12 +69,6 @@ class Source:
         """Those with documents among the chosen, in the order of the manifest."""
         return list(dict.fromkeys(group.component for group in self.groups))
 
-    def unplaced(self) -> int:
-        """Kept documents of the whole corpus that stand in no shard; a finished run leaves none."""
-        content = self.manifest.content
-        kept = sum(component.documents_kept for component in content.components.values())
-        return kept - sum(shard.documents for shard in content.shards)
-
     def check_files(self, kinds: frozenset[Kind]) -> None:
         """ExportError for the first file to be read that is not the one that the manifest lists."""
         chosen: set[str] = {self.tokenizer.file} if "tokens" in kinds else set()

@@ -63,7 +63,13 @@ def test_a_person_sees_documents_and_tokens_in_and_out(name: str, finished: Path
     shown = run(name, finished, tmp_path / "out").output
     documents, tokens = (sum(getattr(shard, what) for shard in manifest.content.shards) for what in ("documents", "tokens"))
     assert re.search(rf"^all +{documents:,} +{tokens:,} +{tokens:,} *$", shown, re.MULTILINE)
-    assert "documents and tokens in = out" in shown
+    assert f"documents and tokens in = out; the corpus has {documents:,} kept documents" in shown
+    assert "stand in no shard" not in shown
+
+
+def test_kept_documents_that_stand_in_no_shard_are_told(name: str, copied: Path, tmp_path: Path) -> None:
+    reseal(copied, lambda raw: raw["components"]["web"].update(documents_kept=raw["components"]["web"]["documents_kept"] + 2))
+    assert "2 of them stand in no shard and are not in the export" in run(name, copied, tmp_path / "out").output
 
 
 def test_a_second_export_to_the_same_folder_is_recognised_and_writes_nothing(name: str, finished: Path, tmp_path: Path) -> None:
