@@ -15,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from stages.utf8 import put
 from stages.xxh3 import read64
 
 # Bits of code_points.classes(). The script is in bits 8 to 10, from 1; 0 is none.
@@ -851,11 +852,11 @@ def _fold(points, begin, end, fold, expansions, folded, at):  # type: ignore[no-
             continue
         target = fold[point] if point < fold.size else point
         if target >= 0:
-            at = _put(target, folded, at)
+            at = put(target, folded, at)
         else:
             for part in expansions[-target - 1]:
                 if part != 0:
-                    at = _put(part, folded, at)
+                    at = put(part, folded, at)
     return at
 
 
@@ -1001,27 +1002,5 @@ def _same(points, begin, end, other_begin, other_end):  # type: ignore[no-untype
 def _encode(points, out, at):  # type: ignore[no-untyped-def]
     """Writes code points as UTF-8 from out[at], returns where it ends."""
     for index in range(points.size):
-        at = _put(points[index], out, at)
+        at = put(points[index], out, at)
     return at
-
-
-@njit(cache=True, nogil=True)
-def _put(point, out, at):  # type: ignore[no-untyped-def]
-    """Writes a code point as UTF-8 to out[at], returns where it ends."""
-    if point < 0x80:
-        out[at] = point
-        return at + 1
-    if point < 0x800:
-        out[at] = 0xC0 | point >> 6
-        out[at + 1] = 0x80 | (point & 0x3F)
-        return at + 2
-    if point < 0x10000:
-        out[at] = 0xE0 | point >> 12
-        out[at + 1] = 0x80 | (point >> 6 & 0x3F)
-        out[at + 2] = 0x80 | (point & 0x3F)
-        return at + 3
-    out[at] = 0xF0 | point >> 18
-    out[at + 1] = 0x80 | (point >> 12 & 0x3F)
-    out[at + 2] = 0x80 | (point >> 6 & 0x3F)
-    out[at + 3] = 0x80 | (point & 0x3F)
-    return at + 4

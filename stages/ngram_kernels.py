@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from stages.utf8 import put
 from stages.xxh3 import read64
 
 SPACE, DELETED = 0x20, 0xFF
@@ -251,7 +252,7 @@ def _read(text, tables, plain, bounds, hashes):  # type: ignore[no-untyped-def]
                 continue
             beyond_ascii |= point >= 0x80
             if kind != SPACE:
-                at = _put(point, plain, at)
+                at = put(point, plain, at)
                 continue
         if at > begin:
             hashes[count] = _unit_hash(plain, begin, at)
@@ -401,25 +402,3 @@ def _point(text, index):  # type: ignore[no-untyped-def]
             | (np.int32(text[index + 3]) & 0x3F)
         )
     return np.int32(0xFFFD)
-
-
-@njit(cache=True, nogil=True)
-def _put(point, out, at):  # type: ignore[no-untyped-def]
-    """Writes a code point as UTF-8 to out[at], returns where it ends."""
-    if point < 0x80:
-        out[at] = point
-        return at + 1
-    if point < 0x800:
-        out[at] = 0xC0 | point >> 6
-        out[at + 1] = 0x80 | (point & 0x3F)
-        return at + 2
-    if point < 0x10000:
-        out[at] = 0xE0 | point >> 12
-        out[at + 1] = 0x80 | (point >> 6 & 0x3F)
-        out[at + 2] = 0x80 | (point & 0x3F)
-        return at + 3
-    out[at] = 0xF0 | point >> 18
-    out[at + 1] = 0x80 | (point >> 12 & 0x3F)
-    out[at + 2] = 0x80 | (point >> 6 & 0x3F)
-    out[at + 3] = 0x80 | (point & 0x3F)
-    return at + 4
