@@ -7,6 +7,7 @@ removal, of which 50,000 are the default.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import io
 import itertools
 import json
@@ -165,6 +166,7 @@ def run_datatrove(texts: list[str], folder: Path) -> tuple[float, set[int]]:
 def test_the_whole_removal_beside_datatrove(corpus: Planted, tmp_path: Path) -> None:
     pytest.importorskip("spacy")
     pytest.importorskip("datatrove")
+    faulthandler.cancel_dump_traceback_later()  # it takes longer than a test that hangs
     for side in (run_ours, run_datatrove):  # loads and compiles
         side(corpus.texts[:300], tmp_path / f"warm {side.__name__}")  # type: ignore[operator]
     mine, removed, _ = run_ours(corpus.texts, tmp_path / "ours")

@@ -161,8 +161,9 @@ def fetch(task: Task) -> None:
             ordinal, length = pa.array(task.inputs["base"] + rows, pa.int64()), pa.array(documents.text_bytes(batch["text"]))
             table = pa.table([ordinal, printed_ids(batch).cast(pa.large_string()), length, hashes], schema=SENT)
             first, last = np.searchsorted(wanted_rows, [rows[0], rows[-1] + 1])
-            times = np.searchsorted(rows, wanted_rows[first:last])
-            writer.add(table.take(pa.array(times)), wanted_partitions[first:last])
+            writer.add(table.take(pa.array(_places(rows, wanted_rows[first:last]))), wanted_partitions[first:last])
+    if writer.rows != len(wanted):
+        raise documents.StateError(f"{len(wanted)} shingle sets were asked for, and {writer.rows} found")
     task.receipt.add("sent", writer.out.written, writer.rows)
 
 
@@ -178,7 +179,7 @@ def verify(task: Task) -> None:
     ordinal = sent["ordinal"].to_numpy()
     order = np.argsort(ordinal, kind="stable")
     sent, ordinal = sent.take(pa.array(order)).combine_chunks(), ordinal[order]
-    left, right = distinct_pairs(*(np.searchsorted(ordinal, table[side].to_numpy()) for side in PAIRS.names))
+    left, right = distinct_pairs(*(_places(ordinal, table[side].to_numpy()) for side in PAIRS.names))
     del table, pair_tables
     similarity = jaccard(_sets(sent), left, right)
     task.receipt.values["pairs"] = len(left)
@@ -232,7 +233,7 @@ def spread(task: Task) -> None:
         at = np.minimum(np.searchsorted(moved["root"].to_numpy(), root), moved.num_rows - 1)
         root = np.where(moved["root"].to_numpy()[at] == root, moved["final"].to_numpy()[at], root)
     where = (_mixed(root) % np.uint64(partitions)).astype(np.int64)
-    of_edge = where[np.searchsorted(ordinal, edges["left"].to_numpy())]
+    of_edge = where[_places(ordinal, edges["left"].to_numpy())]
     for name, table, target in (("edges", edges, of_edge), ("nodes", nodes.select(NODES.names), where)):
         written = shuffle.write_partitions(task.corpus, task.file(f"{name}.shuffle"), table, target, partitions)
         task.receipt.add(name, written, table.num_rows)
@@ -274,8 +275,16 @@ def _edges(task: Task) -> tuple[np.ndarray, pa.Table, np.ndarray, pa.Array, np.n
     )
     number, first = np.unique(nodes["ordinal"].to_numpy(), return_index=True)
     nodes = nodes.take(pa.array(first))
-    pairs = np.column_stack([np.searchsorted(number, edges[side].to_numpy()) for side in ("left", "right")]).astype(np.int64)
+    pairs = np.column_stack([_places(number, edges[side].to_numpy()) for side in ("left", "right")])
     return pairs, edges, number, nodes["id"].combine_chunks(), nodes["length"].to_numpy()
+
+
+def _places(known: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Where each wanted number stands among the known ones, which ascend; StateError when one does not."""
+    at = np.searchsorted(known, wanted)
+    if len(wanted) and (not len(known) or at.max() >= len(known) or not np.array_equal(known[at], wanted)):
+        raise documents.StateError("a document of a pair is not among those that came with it")
+    return at
 
 
 def _sets(sent: pa.Table) -> ShingleSets:

@@ -22,6 +22,7 @@ from manifests.storage import Folder
 from manifests.verify import verify
 from pipeline import steps
 from pipeline.execution import RayExecutor
+from pipeline.recipe import RecipeError
 from stages.clusters import keep_ranks, resolve
 from tests.pipeline.crawl import build, write_small
 
@@ -143,6 +144,14 @@ def test_a_recall_in_a_recipe_becomes_bands_and_rows_in_the_manifest(tmp_path: P
     written = write(tmp_path / "b", texts(20), [{"minhash": {"threshold": 0.8, "bands": bands, "rows": rows}}])
     build(written, tmp_path / "b" / "corpus")
     assert removals(tmp_path / "a" / "corpus") == removals(tmp_path / "b" / "corpus")
+
+
+def test_a_recall_beside_bands_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        RecipeError,
+        match=r"recipe.yaml:\d+: stages\[0\]\.minhash: .*recall chooses bands and rows .* so bands 14 cannot stand too",
+    ):
+        write(tmp_path, texts(20), [{"minhash": {"recall": 0.95, "bands": 14}}])
 
 
 def boilerplate(pages: int) -> dict[str, list[str]]:
