@@ -238,9 +238,11 @@ class Applied:
         edited = self.expect(counted or stage).edited
         for index in wanted:
             edited[edits.rules[index]] = edited.get(edits.rules[index], 0) + 1
-        rows = pa.array([edits.rows[index] for index in wanted], pa.int64())
-        old, new = before.take(rows), batch["text"].take(rows)
-        picked = batch.take(rows)
+        # Several rules may have changed one text, which is measured and digested once.
+        rows, of = np.unique([edits.rows[index] for index in wanted], return_inverse=True)
+        old, new = before.take(pa.array(rows)), batch["text"].take(pa.array(rows))
+        digests = [pa.array(text_digests(texts)).take(pa.array(of)) for texts in (old, new)]
+        picked = batch.select(["component", "file", "position"]).take(pa.array(rows[of]))
         self._edits.append(
             empty_rows(
                 EDITS,
@@ -253,10 +255,10 @@ class Applied:
                 stage=pa.array([stage] * len(wanted)),
                 rule=pa.array([edits.rules[index] for index in wanted]),
                 count=pa.array([edits.counts[index] for index in wanted], pa.int64()),
-                bytes_before=pa.array(text_bytes(old)),
-                bytes_after=pa.array(text_bytes(new)),
-                sha256_before=pa.array(text_digests(old)),
-                sha256_after=pa.array(text_digests(new)),
+                bytes_before=pa.array(text_bytes(old)[of]),
+                bytes_after=pa.array(text_bytes(new)[of]),
+                sha256_before=digests[0],
+                sha256_after=digests[1],
                 detail=pa.array([_shown(edits.details[index]) for index in wanted], pa.string()),
             )
         )
