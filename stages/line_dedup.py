@@ -17,9 +17,10 @@ import xxhash
 from pydantic import Field
 
 from stages.normal_form import normalised
+from stages.personal_data import scrub
 from stages.stage import PLACE, Options, Stage, Verdict
 
-VERSION = 1
+VERSION = 2
 Unit = Literal["line", "paragraph"]
 UNITS: dict[str, Unit] = {"line_dedup": "line", "paragraph_dedup": "paragraph"}
 """Stage → what it compares."""
@@ -74,22 +75,33 @@ class LineDedup(Stage[LineDedupOptions]):
             if not cut:
                 continue
             texts[row] = left
-            verdict.edits.add(row, f"{self.name}.boilerplate", cut)
+            verdict.edits.add(row, f"{self.name}.boilerplate", len(cut), _told(cut))
             if not left.strip():
                 verdict.rule[row], verdict.value[row] = 0, 0
         if verdict.edits.rows:
             verdict.columns["text"] = pa.array(texts, batch.schema.field("text").type)
         return verdict
 
-    def without_boilerplate(self, text: str, number: int) -> tuple[str, int]:
-        """The text of the document with this number, and how many units were cut out of it."""
-        left, cut = [], 0
+    def without_boilerplate(self, text: str, number: int) -> tuple[str, list[str]]:
+        """The text of the document with this number, and the units that were cut out of it, in order."""
+        left: list[str] = []
+        cut: list[str] = []
         for piece, digest in _units(text, self.unit, self.options.min_characters):
             if digest and self.stays.get(digest, number) != number:
-                cut += 1
+                cut.append(piece)
             else:
                 left.append(piece)
-        return ("".join(left).strip("\n"), cut) if cut else (text, 0)
+        return ("".join(left).strip("\n"), cut) if cut else (text, cut)
+
+
+SHOWN_UNITS, SHOWN_CHARACTERS = 3, 80
+"""Of what was cut out of a text, an edit row quotes so many beginnings."""
+
+
+def _told(cut: list[str]) -> str:
+    """Personal data is replaced before a beginning is cut off, so that no part of it is left."""
+    beginnings = [" ".join(scrub(unit[: 4 * SHOWN_CHARACTERS]).split())[:SHOWN_CHARACTERS] for unit in cut[:SHOWN_UNITS]]
+    return " | ".join(beginnings) + (" | …" if len(cut) > SHOWN_UNITS else "")
 
 
 def _units(text: str, unit: Unit, min_characters: int) -> Iterator[tuple[str, bytes]]:

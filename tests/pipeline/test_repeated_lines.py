@@ -115,6 +115,7 @@ def test_every_cut_is_an_edit_and_the_manifest_counts_the_units(tmp_path: Path) 
         assert left is not None
         assert row["count"] == len(pages(component, number)) - len(left.split("\n"))
         assert row["bytes_after"] == len(left.encode())
+        assert {line.lower() for line in row["detail"].removesuffix(" | …").split(" | ")} <= {line.lower() for line in COMMON}
     [record] = Manifest.load(Folder(tmp_path / "corpus")).content.deduplication
     assert record["boilerplate"] == len(COMMON)
     assert record["units"] == len(

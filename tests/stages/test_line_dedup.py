@@ -24,7 +24,8 @@ def keys_of(*units: str) -> list[bytes]:
 
 def cut(name: str, text: str, *boilerplate: str, place: int = 0, stays: int = NOWHERE, **options: object) -> tuple[str, int]:
     stage = LineDedup(name, LineDedupOptions(**options), dict.fromkeys(keys_of(*boilerplate), stays))
-    return stage.without_boilerplate(text, place)
+    left, gone = stage.without_boilerplate(text, place)
+    return left, len(gone)
 
 
 @pytest.mark.parametrize("unit, pattern", [("line", r"\n"), ("paragraph", r"\n{2,}")])
@@ -87,3 +88,14 @@ def test_a_text_of_boilerplate_alone_is_removed_and_others_are_edited() -> None:
     assert stage.removal_rules == ("line_dedup.empty",)
     assert verdict.columns["text"].to_pylist()[1:] == ["news", "news"]
     assert (verdict.edits.rows, verdict.edits.counts) == ([0, 1], [2, 1])
+    assert verdict.edits.details == ["Home | About", "Home"]
+
+
+def test_what_an_edit_quotes_holds_no_personal_data() -> None:
+    line = "Call us at any hour of the day or the night, all year round, on the line +49 30 901820 or write to a.person@example.org."
+    stage = LineDedup("line_dedup", LineDedupOptions(), dict.fromkeys(keys_of(line), NOWHERE))
+    verdict = stage.decide(pa.record_batch({"text": pa.array([f"{line}\nrest"], pa.large_string()), PLACE: pa.array([0])}))
+    [detail] = verdict.edits.details
+    assert detail is not None
+    assert detail.startswith("Call us at any hour")
+    assert "901" not in detail and "person" not in detail
