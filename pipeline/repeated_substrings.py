@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 
@@ -65,5 +67,5 @@ def cut_substrings(task: Task) -> None:
     table = pa.concat_tables([SPANS.empty_table(), *found]).sort_by([("row", "ascending"), ("first", "ascending")])
     row, edges = table["row"].to_numpy(), np.column_stack([table["first"].to_numpy(), table["last"].to_numpy()])
     starts = np.flatnonzero(np.diff(row, prepend=-1))
-    spans = {int(row[first]): edges[first:last] for first, last in zip(starts, [*starts[1:], len(row)], strict=True)}
+    spans = {int(row[first]): edges[first:last] for first, last in pairwise([*starts.tolist(), len(row)])}
     rewrite(task, state, SubstringDedup(SubstringDedupOptions.model_validate(task.arguments["options"]), spans))

@@ -83,8 +83,14 @@ def run(recipe: Recipe, corpus: Folder, executor: Executor, progress: Progress, 
 
 
 def check_apart(recipe: Recipe, corpus: Folder) -> None:
-    """InputError when the corpus lies in a component's source, or the source in the corpus: a run would read what it wrote."""
+    """InputError when the corpus lies in a component's source, or the source in the corpus: a run would read what it wrote. So it
+    would, and replace it, if the corpus were one of its own references."""
     mine = os.path.realpath(corpus.root) if corpus.local else corpus.url
+    for name, path in recipe.references.items():
+        reference = Folder(path)
+        other = os.path.realpath(reference.root) if reference.local else reference.url
+        if reference.local == corpus.local and (f"{mine}/".startswith(f"{other}/") or f"{other}/".startswith(f"{mine}/")):
+            raise InputError(f"the corpus {corpus.url} is, or lies in or around, its reference {name}: name another folder")
     for component in recipe.components.values():
         folder, only = source_folder(component)
         theirs = os.path.realpath(folder.root) if folder.local else folder.url

@@ -254,6 +254,8 @@ def contamination(
             out = None
             if rows is not None:
                 written = Folder(target or ("/" if rows.startswith("/") else "."))
+                if written.exists(file):
+                    raise ContaminationError(f"{rows} is there already, and nothing is overwritten: name a new file")
                 out = opened.enter_context(written.writer(file))
             advance = token_progress(opened, sum(shard.tokens for shard in manifest.content.shards))
             report = check(folder, manifest, index, threshold, out, advance)

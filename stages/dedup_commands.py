@@ -47,7 +47,7 @@ def parameters(
         f"{names[0]} (bands x rows, {chosen[0] * chosen[1]} minima) compares {reached:.4f} of the pairs at Jaccard {threshold:g}"
     )
     more = "" if max_permutations == MinHashOptions().max_permutations else f", max_permutations: {max_permutations}"
-    typer.echo(f"in a recipe: - minhash: {{threshold: {threshold:g}, recall: {recall:g}{more}}}\n")
+    typer.echo(f"in a recipe: - minhash: {{threshold: {threshold}, recall: {recall}{more}}}\n")
     typer.echo("Jaccard   share of the pairs that are compared")
     typer.echo(f"{'':7}  {names[0]:>9}  {names[1]:>9}, the default")
     for row in curve:

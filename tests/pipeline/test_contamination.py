@@ -294,3 +294,12 @@ def test_what_is_cut_out_while_a_corpus_is_built_is_told_in_the_logs_and_not_fou
     told = CliRunner().invoke(manifests_app, ["why", str(corpus), "docs/a.jsonl#3"]).output
     assert "cut:one: q1: " in told and "cut:two: q1: " in told
     call(corpus, "--benchmark", benchmarks, "--fail-on-found")
+
+
+def test_rows_overwrite_no_file(copied: Path, items: Path) -> None:
+    """Not the manifest, a shard, or the benchmark itself."""
+    shard = next(copied.rglob("*.bin"))
+    for path in (copied / "manifest.json", shard, next(items.iterdir())):
+        before = path.read_bytes()
+        assert "nothing is overwritten" in call(copied, "--benchmark", items, "--rows", path, code=1).output
+        assert path.read_bytes() == before

@@ -185,3 +185,14 @@ def test_a_damaged_shard_of_a_reference_fails_the_run_and_is_named(old: Path, tm
     recipe = write(tmp_path, "new", {"web": OLD[:2]}, COMPARE, references={"old": "old"})
     with pytest.raises(RunFailed, match=f"{shard}: not the file that the manifest lists"):
         build(recipe, tmp_path / "corpus")
+
+
+@pytest.mark.parametrize("where", ["old", "old/inner", "link"])
+def test_a_run_does_not_write_over_its_own_reference(old: Path, tmp_path: Path, where: str) -> None:
+    shutil.copytree(old, tmp_path / "old")
+    (tmp_path / "link").symlink_to(tmp_path / "old")
+    before = digests(tmp_path / "old")
+    recipe = write(tmp_path, "new", {"web": OLD[:2]}, COMPARE, references={"old": "old"})
+    with pytest.raises(InputError, match="its reference old"):
+        build(recipe, tmp_path / where)
+    assert digests(tmp_path / "old") == before

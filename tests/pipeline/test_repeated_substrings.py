@@ -111,3 +111,19 @@ def test_a_large_component_has_several_arrays_and_says_so(tmp_path: Path) -> Non
         assert all(record["arrays"] > 3 and record["documents"] == 60 for record in manifest.content.deduplication)
         assert list(verify(Folder(corpus), manifest)) == []
     assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("part_bytes", [1 << 27, 1])
+def test_a_corpus_without_a_repeat_stays_as_it_is(tmp_path: Path, part_bytes: int) -> None:
+    """So do parts without one, which small parts mostly are."""
+    (tmp_path / "docs").mkdir()
+    for number in range(3):
+        lines = "".join(json.dumps({"text": f"one {number} two {line} three"}) + "\n" for line in range(4))
+        (tmp_path / "docs" / f"{number}.jsonl").write_text(lines)
+    component = {"source": "docs", "format": "jsonl", "licence": "PD"}
+    recipe_file = {"corpus": "plain", "components": {"docs": component}, "stages": ["substring_dedup"]}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe_file))
+    manifest = build(Recipe.load(str(tmp_path / "recipe.yaml")), tmp_path / "corpus", part_bytes).manifest
+    assert manifest.content.components["docs"].documents_kept == 12
+    assert manifest.content.deduplication[0]["spans"] == 0
+    assert list(verify(Folder(tmp_path / "corpus"), manifest)) == []
