@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from pipeline import tokens
+from pipeline import tokenizer_sample, tokens
 from pipeline.provenance import data_digests, versions
 from pipeline.recipe import StageSpec
 from pipeline.steps import Done, Layout, path_of, prints, state_of, work
@@ -32,7 +32,7 @@ def add_tokenizer(layout: Layout, name: str, spec: StageSpec) -> None:
     def sample_works(done: Done) -> list[Work]:
         training = sum(receipt.values["bytes"].get("train", 0) for receipt in done[splits])
         wanted = options.sample_bytes if options.file is None else PARITY_BYTES if options.engine == "auto" else 0
-        share = tokens.SAMPLE_MARGIN * wanted / max(1, training)
+        share = tokenizer_sample.SAMPLE_MARGIN * wanted / max(1, training)
         arguments = {
             "seed": layout.recipe.seed,
             "share": min(1.0, share),

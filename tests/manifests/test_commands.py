@@ -115,7 +115,10 @@ def test_why_as_json_parses_for_every_document(finished: Path) -> None:
         assert (life["removal"] is None) == (document["removed_by"] is None)
 
 
-@pytest.mark.parametrize("unknown", ["books/north/0.jsonl#999", "nonsense", "https://nowhere.example/", "books/north/9.jsonl", "' or 1=1 --", "[/red]#1"])
+@pytest.mark.parametrize(
+    "unknown",
+    ["books/north/0.jsonl#999", "nonsense", "https://nowhere.example/", "books/north/9.jsonl", "' or 1=1 --", "[/red]#1"],
+)
 def test_why_of_an_unknown_document_is_an_error(finished: Path, unknown: str) -> None:
     result = call("why", finished, unknown)
     assert result.exit_code == 1

@@ -58,7 +58,9 @@ class Corpus:
                 shard["index_sha256"] = sha256
 
     def count(self, component: str, stage: str) -> dict[str, Any]:
-        found: dict[str, Any] = next(one for one in self.content["counts"] if (one["component"], one["stage"]) == (component, stage))
+        found: dict[str, Any] = next(
+            one for one in self.content["counts"] if (one["component"], one["stage"]) == (component, stage)
+        )
         return found
 
 
@@ -185,7 +187,9 @@ def test_a_cluster_in_two_splits_is_found(corpus: Corpus) -> None:
 
 
 def test_two_swapped_shards_are_found_even_when_the_manifest_s_digests_follow(corpus: Corpus) -> None:
-    one, other = [shard["path"] for shard in corpus.content["shards"] if shard["split"] == "train" and shard["component"] == "books"][:2]
+    one, other = [
+        shard["path"] for shard in corpus.content["shards"] if shard["split"] == "train" and shard["component"] == "books"
+    ][:2]
     swap(corpus.folder / one, corpus.folder / other)
     findings = corpus.findings()
     assert named(findings, one) and named(findings, other)

@@ -34,7 +34,9 @@ PLACES = "harbour valley market mountain orchard village river island meadow cas
 THINGS = "lantern ladder basket letter barrel compass kettle hammer blanket mirror saddle candle bridge clock map violin".split()
 VERBS = "carried mended painted borrowed measured counted polished described collected repaired lifted examined returned traded wrapped hid".split()
 ADJECTIVES = "old narrow bright heavy quiet broken wooden early gentle crowded distant patient curious silver muddy warm".split()
-TIMES = "morning evening winter autumn spring afternoon night summer harvest holiday storm festival frost thaw drought flood".split()
+TIMES = (
+    "morning evening winter autumn spring afternoon night summer harvest holiday storm festival frost thaw drought flood".split()
+)
 TEMPLATES = (
     "The {a} {p} {v} a {t} near the {l} before {s} ended.",
     "In {s} every {p} of the {l} {v} that {a} {t} with care.",
@@ -190,7 +192,9 @@ def write_crawl(folder: Path, shuffled: int | None = None) -> Crawl:
         for page, position in zip([one for one in pages if one.get("document", True)], positions, strict=True):
             if "rule" in page:
                 planted.losses[f"web/{name}#{position}"] = f"read.{page['rule']}"
-    table = pa.table({"text": [article(f"table {i}") for i in range(16)], "url": [f"https://tables.example/{i}" for i in range(16)]})
+    table = pa.table(
+        {"text": [article(f"table {i}") for i in range(16)], "url": [f"https://tables.example/{i}" for i in range(16)]}
+    )
     sink = io.BytesIO()
     pq.write_table(table, sink, row_group_size=4)
     files["tables/rows.parquet"] = sink.getvalue()
@@ -276,10 +280,13 @@ def _books(planted: Planted) -> dict[str, list[dict[str, Any] | str]]:
         plant("north/0.jsonl", "\n".join([*lines[:6], f"{BENCHMARK}.", *lines[6:]])),
         plant("north/0.jsonl", "\n".join([*prose("quiz", 12), f"{SHORT_BENCHMARK}?"])),
     ]
-    planted.mojibake = plant("south/2.jsonl", article("mojibake") + "\nThe friends’ réunion in the café was a quiet one.".encode().decode("cp1252"))
+    planted.mojibake = plant(
+        "south/2.jsonl", article("mojibake") + "\nThe friends’ réunion in the café was a quiet one.".encode().decode("cp1252")
+    )
     planted.personal = plant(
         "south/2.jsonl",
-        article("personal") + "\nWrite to jane.roe@example.org or call +1 202 555 0143 about the server at 8.8.4.4 in the morning.",
+        article("personal")
+        + "\nWrite to jane.roe@example.org or call +1 202 555 0143 about the server at 8.8.4.4 in the morning.",
         "https://jane:secret@private.example/page?token=1234",
     )
     for text in junk().values():
@@ -316,11 +323,19 @@ def _web(planted: Planted) -> dict[str, list[dict[str, Any]]]:
     for volume in range(3):
         files[f"crawl-{volume}.warc.gz"] = [
             {"url": "urn:info", "kind": "warcinfo", "body": b"software: a test\r\n", "document": False},
-            *({"url": f"https://site{volume}.example/page/{i}?q={i}", "body": page(article(f"web {volume} {i}"))} for i in range(6)),
+            *(
+                {"url": f"https://site{volume}.example/page/{i}?q={i}", "body": page(article(f"web {volume} {i}"))}
+                for i in range(6)
+            ),
         ]
     files["crawl-0.warc.gz"] += [
         {"url": "https://gone.example/", "status": "404 Not Found", "body": page("Nothing."), "rule": "status"},
-        {"url": "https://pictures.example/a.png", "type": "image/png", "body": b"\x89PNG\r\n\x1a\n" + bytes(64), "rule": "media_type"},
+        {
+            "url": "https://pictures.example/a.png",
+            "type": "image/png",
+            "body": b"\x89PNG\r\n\x1a\n" + bytes(64),
+            "rule": "media_type",
+        },
         {"url": "https://empty.example/", "body": b"  \n", "rule": "empty_payload"},
         {"url": "https://play.casino.example/slots", "body": page(article("casino"))},
         {"url": "https://mueller.example/", "body": page(german)},

@@ -95,7 +95,9 @@ def test_a_near_duplicate_names_a_kept_document_and_the_jaccard_that_brute_force
         assert row["cluster_size"] == 1 + sum(one["kept_id"] == row["kept_id"] for one in rows)
 
 
-def test_a_chain_is_removed_as_a_whole_and_says_who_linked_it_and_how_far_the_kept_one_is(crawl: Crawl, logs: dict[str, Any]) -> None:
+def test_a_chain_is_removed_as_a_whole_and_says_who_linked_it_and_how_far_the_kept_one_is(
+    crawl: Crawl, logs: dict[str, Any]
+) -> None:
     rows = {row["id"]: row for row in logs["removals"] if row["id"] in crawl.planted.chain}
     first, middle, last = crawl.planted.chain
     assert sorted(rows) == sorted({first, middle, last} - {rows[middle]["kept_id"]})
@@ -167,7 +169,10 @@ def test_every_edit_is_a_row_and_the_chain_of_digests_ends_at_the_kept_text(
     assert personal == {"personal_data.email": 1, "personal_data.ip": 1, "personal_data.phone": 1}
     for one, rows in edits.items():
         steps = sorted(
-            {(order.index(row["step"]), row["sha256_before"], row["sha256_after"], row["bytes_before"], row["bytes_after"]) for row in rows}
+            {
+                (order.index(row["step"]), row["sha256_before"], row["sha256_after"], row["bytes_before"], row["bytes_after"])
+                for row in rows
+            }
         )
         assert all(earlier[2] == later[1] and earlier[4] == later[3] for earlier, later in itertools.pairwise(steps))
         if document[one]["removed_by"] is None:
@@ -181,7 +186,10 @@ def test_kept_documents_are_in_the_shards_token_for_token(
     tokenizer = Tokenizer.from_file(str(finished / "tokenizer.json"))
     record = manifest.content.tokenizer
     assert record is not None
-    shards = {shard.path: np.fromfile(finished / shard.path, dtype=f"<u{np.dtype(record.dtype).itemsize}") for shard in manifest.content.shards}
+    shards = {
+        shard.path: np.fromfile(finished / shard.path, dtype=f"<u{np.dtype(record.dtype).itemsize}")
+        for shard in manifest.content.shards
+    }
     placed = Counter[str]()
     for row in (row for row in logs["documents"] if row["removed_by"] is None):
         tokens = shards[row["shard"]][row["start"] : row["start"] + row["tokens"]]
@@ -197,7 +205,9 @@ def test_no_log_shows_credentials_or_queries_of_a_url_or_personal_data(finished:
     for log in manifest.content.logs:
         for row in pq.read_table(finished / log.path).to_pylist():
             shown = json.dumps(row, ensure_ascii=False)
-            assert not any(secret in shown for secret in ("secret", "token=1234", "?q=", "jane.roe@example.org", "555 0143", "8.8.4.4")), shown
+            assert not any(
+                secret in shown for secret in ("secret", "token=1234", "?q=", "jane.roe@example.org", "555 0143", "8.8.4.4")
+            ), shown
 
 
 def test_every_log_is_in_id_order_with_the_published_columns(finished: Path, manifest: Manifest) -> None:

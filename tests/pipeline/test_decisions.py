@@ -174,7 +174,10 @@ def test_an_edit_row_says_what_the_stage_says_without_personal_data_and_not_at_a
 bounds = st.sampled_from(["keep_if_at_least", "keep_if_at_most", "keep_if_above", "keep_if_below"])
 
 
-@given(st.lists(st.tuples(st.sampled_from("ab"), bounds, st.integers(-2, 2)), min_size=1, max_size=4), st.lists(st.tuples(st.none() | st.integers(-3, 3), st.none() | st.integers(-3, 3)), max_size=12))
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), bounds, st.integers(-2, 2)), min_size=1, max_size=4),
+    st.lists(st.tuples(st.none() | st.integers(-3, 3), st.none() | st.integers(-3, 3)), max_size=12),
+)
 @settings(max_examples=60, deadline=None)
 def test_rules_keep_or_remove_every_document_and_name_all_that_failed_in_order(
     declared: list[tuple[str, str, int]], values: list[tuple[int | None, int | None]]
@@ -245,7 +248,9 @@ def test_a_document_on_which_a_stage_raises_is_removed_alone_with_the_exception(
     assert "jane.roe" not in row["detail"]
     count = next(one for one in result.manifest.content.counts if one.stage == "poisoned")
     assert (count.documents_in, count.documents_kept, count.edited) == (20, 19, {"poisoned.shortened": 19})
-    errors = [error for path in (tmp_path / "corpus" / "receipts").rglob("*.json") for error in json.loads(path.read_text())["errors"]]
+    errors = [
+        error for path in (tmp_path / "corpus" / "receipts").rglob("*.json") for error in json.loads(path.read_text())["errors"]
+    ]
     assert [error["id"] for error in errors] == ["docs/a.jsonl#7"], "the receipt records what broke"
 
 
@@ -265,7 +270,9 @@ def test_a_document_on_which_a_filter_raises_is_removed_alone(tmp_path: Path) ->
 def test_too_many_broken_documents_fail_the_run(tmp_path: Path) -> None:
     files = {"a.jsonl": [{"text": f"poison {i}"} for i in range(4)] + [{"text": f"good {i}"} for i in range(16)]}
     recipe = write_small(tmp_path, files, small_recipe(["poisoned"], max_errors=3, max_error_share=0.1))
-    with pytest.raises(RunFailed, match=r"poisoned broke on 4 of 20 documents.*the first: docs/a.jsonl#0: poisoned.error: ZeroDivisionError"):
+    with pytest.raises(
+        RunFailed, match=r"poisoned broke on 4 of 20 documents.*the first: docs/a.jsonl#0: poisoned.error: ZeroDivisionError"
+    ):
         build(recipe, tmp_path / "corpus")
     assert not (tmp_path / "corpus" / "manifest.json").exists()
     recipe = write_small(tmp_path, files, small_recipe(["poisoned"], max_errors=3, max_error_share=0.2))

@@ -31,7 +31,10 @@ INLINE = ["--executor", "inline"]
 def published(corpus: Path) -> dict[str, str]:
     """Path → SHA-256 of everything that a corpus is, but for the manifest's account of how it came about."""
     files = [path for name in ("tokens", "logs") for path in sorted((corpus / name).rglob("*")) if path.is_file()]
-    found = {str(path.relative_to(corpus)): hashlib.sha256(path.read_bytes()).hexdigest() for path in [*files, corpus / "tokenizer.json"]}
+    found = {
+        str(path.relative_to(corpus)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in [*files, corpus / "tokenizer.json"]
+    }
     manifest = Manifest.load(Folder(corpus))
     assert list(verify(Folder(corpus), manifest)) == []
     return {**found, "digest": manifest.digest}
@@ -98,7 +101,11 @@ def test_two_ray_workers_give_the_same_bytes_as_this_process(crawl: Crawl, refer
     "drivers",
     [
         pytest.param([["--workers", "1"], INLINE, INLINE, INLINE], id="ray-once"),
-        pytest.param([["--workers", "2"], ["--workers", "1"], ["--workers", "2"], ["--workers", "1"]], id="ray-always", marks=pytest.mark.slow),
+        pytest.param(
+            [["--workers", "2"], ["--workers", "1"], ["--workers", "2"], ["--workers", "1"]],
+            id="ray-always",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_run_killed_three_times_and_robbed_of_a_worker_ends_with_the_same_bytes(
@@ -180,7 +187,11 @@ def descendants(ancestor: int) -> list[int]:
 
 
 def processes_with(variable: str) -> list[int]:
-    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and variable.encode() in read(f"/proc/{entry}/environ").split(b"\0")]
+    return [
+        int(entry)
+        for entry in os.listdir("/proc")
+        if entry.isdigit() and variable.encode() in read(f"/proc/{entry}/environ").split(b"\0")
+    ]
 
 
 def read(path: str) -> bytes:

@@ -82,10 +82,14 @@ def test_times_that_python_does_not_know_cost_a_date_and_no_document(tmp_path: P
         "time": pa.array([1], pa.time64("ns")),
     }
     for kind, column in odd.items():
-        pq.write_table(pa.table({"text": [article(kind)], "date": column, "url": column}), tmp_path / "tables" / f"{kind}.parquet")
+        pq.write_table(
+            pa.table({"text": [article(kind)], "date": column, "url": column}), tmp_path / "tables" / f"{kind}.parquet"
+        )
     recipe = small_recipe([])
     recipe["components"]["docs"].update(source="tables", format="parquet", reader={"date_column": "date"})
-    assert build(write_small(tmp_path, {}, recipe), tmp_path / "corpus").manifest.content.components["docs"].documents_kept == len(odd)
+    assert build(write_small(tmp_path, {}, recipe), tmp_path / "corpus").manifest.content.components[
+        "docs"
+    ].documents_kept == len(odd)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +152,9 @@ def test_a_pipe_that_no_pattern_takes_does_not_block_a_source(tmp_path: Path) ->
         (lambda content: content["shards"][0].update(index=content["shards"][1]["index"]), "twice|not where"),
     ],
 )
-def test_a_manifest_that_tells_shards_twice_or_elsewhere_is_refused(trained: Path, tmp_path: Path, change: Any, reason: str) -> None:
+def test_a_manifest_that_tells_shards_twice_or_elsewhere_is_refused(
+    trained: Path, tmp_path: Path, change: Any, reason: str
+) -> None:
     raw = json.loads((trained / "manifest.json").read_text())
     change(raw["content"])
     (tmp_path / "manifest.json").write_text(json.dumps({**raw, "digest": digest(raw["content"])}))
@@ -176,5 +182,3 @@ def test_why_on_a_corpus_without_its_logs_says_what_to_do(trained: Path, tmp_pat
     result = CliRunner().invoke(commands.app, ["why", str(tmp_path), "docs/a.jsonl#0"])
     assert result.exit_code == 1
     assert "corpusmill verify" in result.stderr
-
-

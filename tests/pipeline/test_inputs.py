@@ -102,7 +102,9 @@ def change(path: Path) -> None:
     os.utime(path, ns=(1, 1))
 
 
-def test_an_input_that_changes_between_planning_and_reading_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_input_that_changes_between_planning_and_reading_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pipeline import plan as planning
     from pipeline.execution import InlineExecutor
     from pipeline.work import Work
@@ -114,7 +116,9 @@ def test_an_input_that_changes_between_planning_and_reading_is_refused_by_name(t
             change(tmp_path / "docs" / "b.jsonl")
             yield from super().run(corpus_url, works)
 
-    with pytest.raises(RunFailed, match=r"InputError: .*/docs/b\.jsonl has changed since the run was planned; start the run again"):
+    with pytest.raises(
+        RunFailed, match=r"InputError: .*/docs/b\.jsonl has changed since the run was planned; start the run again"
+    ):
         build(recipe, tmp_path / "corpus", 100, ChangesFirst())
     receipts = list((tmp_path / "corpus" / "receipts").rglob("*.json"))
     assert len(receipts) == 1

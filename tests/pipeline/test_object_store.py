@@ -109,10 +109,19 @@ def test_a_bucket_without_a_manifest_says_so(folder: Folder) -> None:
 
 def test_a_corpus_on_s3_is_the_corpus_on_this_disk(folder: Folder, tmp_path: Path) -> None:
     """Inputs on S3 too; resumed after its manifest is lost; verified and questioned where it lies."""
-    files = {f"{name}.jsonl": [{"text": article(f"{name} {i}"), "url": f"https://{name}.example/{i}"} for i in range(8)] for name in "ab"}
+    files = {
+        f"{name}.jsonl": [{"text": article(f"{name} {i}"), "url": f"https://{name}.example/{i}"} for i in range(8)]
+        for name in "ab"
+    }
     files["b.jsonl"][3] = files["a.jsonl"][2]
     stages = ["repair", "gopher_quality", "personal_data"]
-    corpus_wide = ["exact_dedup", "minhash", {"split": {"validation": 0.3, "test": 0}}, {"tokenizer": {"vocabulary": 520}}, "shards"]
+    corpus_wide = [
+        "exact_dedup",
+        "minhash",
+        {"split": {"validation": 0.3, "test": 0}},
+        {"tokenizer": {"vocabulary": 520}},
+        "shards",
+    ]
     recipe = write_small(tmp_path, files, small_recipe(stages, corpus_wide))
     here = build(recipe, tmp_path / "corpus").manifest
     there = build(recipe, folder.url).manifest
@@ -174,7 +183,9 @@ def test_of_many_that_see_a_stale_lock_one_gets_it(store: str) -> None:
         Folder(url).create(lock.LOCK, b'{"renewed": 1000.0}')
         together, all_tried = threading.Barrier(8), threading.Barrier(8)
 
-        def attempt(_: int, url: str = url, together: threading.Barrier = together, all_tried: threading.Barrier = all_tried) -> bool:
+        def attempt(
+            _: int, url: str = url, together: threading.Barrier = together, all_tried: threading.Barrier = all_tried
+        ) -> bool:
             folder = Folder(url)
             together.wait()
             try:
@@ -189,7 +200,9 @@ def test_of_many_that_see_a_stale_lock_one_gets_it(store: str) -> None:
             assert sum(pool.map(attempt, range(8))) == 1
 
 
-def test_a_run_whose_lock_was_taken_over_says_so_and_leaves_the_other_s_lock(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_lock_was_taken_over_says_so_and_leaves_the_other_s_lock(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lock, "RENEW_SECONDS", 0.05)
     other = b'{"host": "elsewhere", "process": 7, "token": "other", "renewed": 99999999999}'
     with pytest.raises(Locked, match=r"process 7 on elsewhere.*taken over"), exclusive(folder):

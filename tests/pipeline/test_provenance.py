@@ -102,5 +102,3 @@ def test_a_step_with_many_failed_parts_is_not_tried_to_the_end(tmp_path: Path, m
     executor = Between(lambda: monkeypatch.setattr(implementation, "model", "second"))
     with pytest.raises(RunFailed, match="20 of 40 parts failed"):
         build(recipe, tmp_path / "corpus", part_bytes=100, executor=executor)
-
-

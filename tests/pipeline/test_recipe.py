@@ -29,10 +29,20 @@ Writer = Callable[[str], Path]
 CASES = {
     # what is wrong: (text to replace, by what, line, what the message says)
     "unknown stage": ("- repair", "- repare", 8, ["unknown stage 'repare'", "did you mean 'repair'?"]),
-    "unknown corpus-wide stage": ("- exact_dedup", "- exact_dedupe", 11, ["unknown stage 'exact_dedupe'", "did you mean 'exact_dedup'?"]),
+    "unknown corpus-wide stage": (
+        "- exact_dedup",
+        "- exact_dedupe",
+        11,
+        ["unknown stage 'exact_dedupe'", "did you mean 'exact_dedup'?"],
+    ),
     "unknown option": ("min_words: 1", "min_word: 1", 9, ["unknown name 'min_word'", "did you mean 'min_words'?"]),
     "option of the wrong type": ("min_words: 1", "min_words: many", 9, ["min_words", "many"]),
-    "unknown key of a component": ("    licence: PD", "    licence: PD\n    prioritty: 1", 7, ["unknown name 'prioritty'", "did you mean 'priority'?"]),
+    "unknown key of a component": (
+        "    licence: PD",
+        "    licence: PD\n    prioritty: 1",
+        7,
+        ["unknown name 'prioritty'", "did you mean 'priority'?"],
+    ),
     "unknown key of the recipe": ("corpus: small", "corpus: small\nsede: 1", 2, ["unknown name 'sede'", "did you mean 'seed'?"]),
     "missing licence": ("    licence: PD\n", "", 3, ["components.docs", "needs a licence"]),
     "empty licence": ("licence: PD", "licence: ''", 6, ["licence"]),
@@ -43,8 +53,18 @@ CASES = {
     "WARC without extraction": ("format: jsonl", "format: warc", 3, ["gives pages", "extraction"]),
     "text stage before extraction": ("- repair", "- repair\n      - extraction", 7, ["'repair' needs text", "before extraction"]),
     "corpus-wide stage in a component": ("- repair", "- minhash", 8, ["minhash looks at the whole corpus"]),
-    "shards without a tokenizer": ("- exact_dedup", "- split: {validation: 0.1, test: 0.1}\n  - shards", 12, ["shards is out of place", "split, tokenizer, shards"]),
-    "deduplication after the split": ("- exact_dedup", "- split: {validation: 0.1, test: 0.1}\n  - exact_dedup", 12, ["exact_dedup cannot stand after split"]),
+    "shards without a tokenizer": (
+        "- exact_dedup",
+        "- split: {validation: 0.1, test: 0.1}\n  - shards",
+        12,
+        ["shards is out of place", "split, tokenizer, shards"],
+    ),
+    "deduplication after the split": (
+        "- exact_dedup",
+        "- split: {validation: 0.1, test: 0.1}\n  - exact_dedup",
+        12,
+        ["exact_dedup cannot stand after split"],
+    ),
     "the same key twice": ("    format: jsonl", "    format: jsonl\n    format: warc", 6, ["'format' stands here twice"]),
     "YAML that is none": ("corpus: small", "corpus: [small", 2, ["not YAML"]),
     "a component's name": ("  docs:", "  Docs/1:", 3, ["name", "lower-case"]),
@@ -53,11 +73,21 @@ CASES = {
     "a stage that is a list": ("- repair", "- [repair]", 8, ["a stage is a name"]),
     "a language that no model knows": ("- repair", "- language: {keep: [english]}", 8, ["english", "no label"]),
     "a domain that is none": ("- repair", "- url_filter: {domains: ['..']}", 8, ["'..' is no domain"]),
-    "a number that is not finite": ("gopher_quality: {min_words: 1}", "gopher_quality: {max_mean_word_length: .nan}", 9, ["max_mean_word_length", "finite"]),
+    "a number that is not finite": (
+        "gopher_quality: {min_words: 1}",
+        "gopher_quality: {max_mean_word_length: .nan}",
+        9,
+        ["max_mean_word_length", "finite"],
+    ),
     "a share that leaves nothing": ("- exact_dedup", "- split: {validation: 0.6, test: 0.6}", 11, ["nothing to train on"]),
     "a stage twice": ("- repair", "- repair\n      - repair", 9, ["repair stands here twice", "stages[0]"]),
     "the name of the corpus-wide steps": ("  docs:", "  corpus:", 3, ["`corpus` is taken"]),
-    "a reader's option": ("    licence: PD", "    licence: PD\n    reader: {text_feild: body}", 7, ["unknown name 'text_feild'", "did you mean 'text_field'?"]),
+    "a reader's option": (
+        "    licence: PD",
+        "    licence: PD\n    reader: {text_feild: body}",
+        7,
+        ["unknown name 'text_feild'", "did you mean 'text_field'?"],
+    ),
 }
 
 
@@ -79,7 +109,9 @@ def test_the_command_line_ends_with_code_2_and_one_line(recipe_file: Writer, tmp
     path = recipe_file(GOOD.replace("- repair", "- repare"))
     result = CliRunner().invoke(app, [command, str(path), "--corpus", str(tmp_path / "corpus")])
     assert result.exit_code == 2
-    assert result.stderr.splitlines() == [f"error: {path}:8: components.docs.stages[0]: unknown stage 'repare'; did you mean 'repair'?"]
+    assert result.stderr.splitlines() == [
+        f"error: {path}:8: components.docs.stages[0]: unknown stage 'repare'; did you mean 'repair'?"
+    ]
     assert not (tmp_path / "corpus").exists()
 
 
@@ -107,7 +139,12 @@ def test_language_files_of_a_recipe_reach_every_stage_that_reads_them(recipe_fil
 
 def test_the_digest_of_a_recipe_is_that_of_what_it_says_not_of_how_it_is_laid_out(recipe_file: Writer) -> None:
     one = Recipe.load(recipe_file(GOOD)).digest
-    assert Recipe.load(recipe_file(GOOD.replace("{min_words: 1}", "\n          min_words: 1  # all").replace("licence: PD", "licence: 'PD'"))).digest == one
+    assert (
+        Recipe.load(
+            recipe_file(GOOD.replace("{min_words: 1}", "\n          min_words: 1  # all").replace("licence: PD", "licence: 'PD'"))
+        ).digest
+        == one
+    )
     assert Recipe.load(recipe_file(GOOD.replace("min_words: 1", "min_words: 2"))).digest != one
 
 

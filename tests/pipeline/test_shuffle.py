@@ -14,13 +14,23 @@ from hypothesis import strategies as st
 from manifests.storage import Folder
 from pipeline.shuffle import ShuffleError, gather, gather_residue, read_partition, write_partitions
 
-SCHEMA = pa.schema([pa.field("row", pa.int64()), pa.field("text", pa.large_string()), pa.field("list", pa.large_list(pa.uint64()))])
-files = st.lists(st.lists(st.tuples(st.integers(0, 4), st.none() | st.text(max_size=6), st.lists(st.integers(0, 2**64 - 1), max_size=3)), max_size=12), max_size=4)
+SCHEMA = pa.schema(
+    [pa.field("row", pa.int64()), pa.field("text", pa.large_string()), pa.field("list", pa.large_list(pa.uint64()))]
+)
+files = st.lists(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.none() | st.text(max_size=6), st.lists(st.integers(0, 2**64 - 1), max_size=3)),
+        max_size=12,
+    ),
+    max_size=4,
+)
 
 
 @given(files)
 @settings(max_examples=50, deadline=None)
-def test_every_row_of_every_file_arrives_in_its_partition_once_and_in_order(contents: list[list[tuple[int, str | None, list[int]]]]) -> None:
+def test_every_row_of_every_file_arrives_in_its_partition_once_and_in_order(
+    contents: list[list[tuple[int, str | None, list[int]]]],
+) -> None:
     with tempfile.TemporaryDirectory() as name:
         corpus = Folder(name)
         names = []
@@ -50,7 +60,9 @@ def test_a_file_is_read_in_finer_and_coarser_partitions_than_it_has(keys: list[i
         where = np.array([key % written for key in keys], dtype=np.int64)
         path = write_partitions(corpus, "keys.shuffle", table, where, written).path
         for partition in range(wanted):
-            rows = [row for _, rows in gather_residue(corpus, [path], "key", partition, wanted) for row in rows["key"].to_pylist()]
+            rows = [
+                row for _, rows in gather_residue(corpus, [path], "key", partition, wanted) for row in rows["key"].to_pylist()
+            ]
             assert sorted(rows) == sorted(key for key in keys if key % wanted == partition)
 
 

@@ -12,7 +12,11 @@ import pytest
 from tests.pipeline.crawl import BENCHMARK, article, build, prose, small_recipe, write_small
 
 STAGES: list[Any] = [{"language": {"keep": ["en"]}}, "gopher_quality", "gopher_repetition", "c4", "fineweb"]
-CORPUS_WIDE: list[Any] = ["exact_dedup", {"minhash": {"bands": 20, "rows": 4, "threshold": 0.7}}, {"decontamination": {"benchmarks": "items.jsonl"}}]
+CORPUS_WIDE: list[Any] = [
+    "exact_dedup",
+    {"minhash": {"bands": 20, "rows": 4, "threshold": 0.7}},
+    {"decontamination": {"benchmarks": "items.jsonl"}},
+]
 TWIN = prose("twin", 12)
 GERMAN = (
     "Der alte Müller trug an jedem Morgen einen Korb voller Äpfel über die schmale Brücke in das Dorf, und die Kinder warteten dort schon "

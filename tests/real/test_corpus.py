@@ -59,7 +59,9 @@ def build_killed(recipe: Path, corpus: Path, kills: int, total: int, seed: int) 
         done = sum(1 for _ in corpus.glob("receipts/*/*.json"))
         until = done + chance.randint(1, max(2, (total - done) // 2))
         command = [sys.executable, "-m", "pipeline", "run", str(recipe), "--corpus", str(corpus), "--quiet", "--workers", "2"]
-        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+        )
         while process.poll() is None and sum(1 for _ in corpus.glob("receipts/*/*.json")) < until:
             time.sleep(0.05)
         assert process.poll() is None, "the run ended before it could be killed"
@@ -88,7 +90,9 @@ def test_a_corpus_of_all_real_crawls_and_pages_verifies(whole: tuple[Path, Path,
 
 
 @pytest.mark.slow
-def test_every_file_has_a_row_or_counted_records_and_every_document_is_kept_or_has_one_row(whole: tuple[Path, Path, Manifest]) -> None:
+def test_every_file_has_a_row_or_counted_records_and_every_document_is_kept_or_has_one_row(
+    whole: tuple[Path, Path, Manifest],
+) -> None:
     _, corpus, manifest = whole
     documents = logged(corpus, "documents", "id", "component", "file", "removed_by")
     assert len({row["id"] for row in documents}) == len(documents)
@@ -128,9 +132,9 @@ def test_a_changed_threshold_extracts_and_measures_nothing_again(whole: tuple[Pa
     changed.write_text(recipe.read_text().replace("- gopher_quality", "- gopher_quality: {min_words: 40}"))
     result = run(Recipe.load(changed), Folder(corpus), InlineExecutor(), Progress(quiet=True))
     assert result.manifest.digest != manifest.digest
-    assert {step: parts for step, parts in result.ran.items() if "extraction" in step or "measure" in step or step.endswith(".read")} == {
-        step: 0 for step in result.ran if "extraction" in step or "measure" in step
-    }
+    assert {
+        step: parts for step, parts in result.ran.items() if "extraction" in step or "measure" in step or step.endswith(".read")
+    } == {step: 0 for step in result.ran if "extraction" in step or "measure" in step}
     assert any(parts for step, parts in result.ran.items() if step.endswith(".rules"))
 
 

@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 
 import fasttext
+import numpy as np
 import pytest
 
 from stages.fasttext_file import ModelFileError, check
@@ -27,7 +28,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trained = fasttext.train_supervised(
         str(folder / "lines.txt"), dim=10, bucket=1000, wordNgrams=2, epoch=0, thread=1, verbose=0
     )
-    trained.set_matrices(trained.get_input_matrix() * 0, trained.get_output_matrix() * 0)
+    # Not times zero: what fastText leaves unset may be NaN.
+    trained.set_matrices(np.zeros_like(trained.get_input_matrix()), np.zeros_like(trained.get_output_matrix()))
     trained.save_model(str(folder / "model.bin"))
     return folder / "model.bin"
 

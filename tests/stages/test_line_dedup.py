@@ -92,7 +92,9 @@ def test_a_text_of_boilerplate_alone_is_removed_and_others_are_edited() -> None:
 
 
 def test_what_an_edit_quotes_holds_no_personal_data() -> None:
-    line = "Call us at any hour of the day or the night, all year round, on the line +49 30 901820 or write to a.person@example.org."
+    line = (
+        "Call us at any hour of the day or the night, all year round, on the line +49 30 901820 or write to a.person@example.org."
+    )
     stage = LineDedup("line_dedup", LineDedupOptions(), dict.fromkeys(keys_of(line), NOWHERE))
     verdict = stage.decide(pa.record_batch({"text": pa.array([f"{line}\nrest"], pa.large_string()), PLACE: pa.array([0])}))
     [detail] = verdict.edits.details

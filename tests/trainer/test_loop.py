@@ -364,9 +364,7 @@ def test_a_run_goes_through_its_phases(tmp_path: Path) -> None:
     manifest = build_corpus(tmp_path / "corpus", {**shards, ("web", "validation"): [sentences(9, 3)]})
     phases = [{"mixture": {"books": 1.0}, "rows": 32}, {"mixture": {"web": 1.0}}]
     run(manifest, tmp_path / "run", steps=4, phases=phases, checkpoint_every=1, keep=9)
-    seen = [
-        set(json.loads(line)["loss_by_component"]) for line in (tmp_path / "run" / METRICS).read_text().splitlines()
-    ]
+    seen = [set(json.loads(line)["loss_by_component"]) for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
     assert seen == [{"books"}, {"books"}, {"web"}, {"web"}]
     expected = losses(tmp_path / "run")
     forget_after(tmp_path / "run", 1)
