@@ -15,6 +15,7 @@ from trainer.presets import PRESETS
 
 if TYPE_CHECKING:
     from trainer.configuration import TrainConfig
+    from trainer.doremi import Learned
 
 app = typer.Typer(help="Train on a corpus, and score what was trained.", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -56,50 +57,63 @@ def _option(panel: str, text: str) -> Any:
 
 Manifest = Annotated[str, typer.Option(help="manifest.json of the corpus, or its folder or URL.", metavar="PATH")]
 Cache = Annotated[str | None, typer.Option(help="Where shards of a remote corpus are kept.", metavar="FOLDER")]
+PresetName = Annotated[str, _option(MODEL, f"One of {', '.join(PRESETS)}.")]
+ModelChanges = Annotated[
+    list[str] | None, _option(MODEL, "Changes the preset: layers=6, width=256, heads, kv_heads, hidden, tied, qk_norm, …")
+]
+Attention = Annotated[Masking, _option(MODEL, "masked: within each document; sdpa: over the whole row, across documents.")]
+Tokens = Annotated[int | None, _option(BUDGET, "Train on this many target tokens.")]
+Steps = Annotated[int | None, _option(BUDGET, "Train this many steps.")]
+SequenceLength = Annotated[int | None, _option(DATA, "T, tokens in a row.")]
+BatchTokens = Annotated[int | None, _option(DATA, "Tokens in a step, over all ranks.")]
+MicroBatch = Annotated[int | None, _option(DATA, "Rows that a rank computes at a time.")]
+Weights = Annotated[list[str] | None, _option(DATA, "COMPONENT=WEIGHT, share of target tokens; repeat. Default: natural.")]
+MaxEpochs = Annotated[float | None, _option(DATA, "Stop, and fail, rather than repeat a component more often.")]
+LearningRate = Annotated[float | None, _option(OPTIMISATION, "Peak rate.")]
+Seed = Annotated[int, _option(OPTIMISATION, "Of weights and of the order of rows.")]
+OnDevice = Annotated[Device, _option(MACHINE, "auto takes a GPU where there is one.")]
+InPrecision = Annotated[Precision, _option(MACHINE, "auto: bfloat16 autocast on a GPU, float32 on a CPU.")]
+Compile = Annotated[bool | None, _option(MACHINE, "torch.compile (default: on a GPU).")]
+LossChunk = Annotated[int, _option(MACHINE, "Logits of this many tokens at a time; 0: all.")]
+LogEvery = Annotated[int, _option(MACHINE, "Steps between progress lines.")]
 
 
 @app.command()
 def train(
     manifest: Manifest,
     out: Annotated[str, typer.Option(help="Folder of the run; must be empty or new, unless --resume.", metavar="RUN")],
-    preset: Annotated[str, _option(MODEL, f"One of {', '.join(PRESETS)}.")] = "small",
-    model: Annotated[
-        list[str] | None, _option(MODEL, "Changes the preset: layers=6, width=256, heads, kv_heads, hidden, tied, qk_norm, …")
-    ] = None,
-    attention: Annotated[
-        Masking, _option(MODEL, "masked: within each document; sdpa: over the whole row, across documents.")
-    ] = Masking.masked,
+    preset: PresetName = "small",
+    model: ModelChanges = None,
+    attention: Attention = Masking.masked,
     seconds: Annotated[float | None, _option(BUDGET, "Train this long (default: 300 when no budget is given).")] = None,
-    tokens: Annotated[int | None, _option(BUDGET, "Train on this many target tokens.")] = None,
-    steps: Annotated[int | None, _option(BUDGET, "Train this many steps.")] = None,
+    tokens: Tokens = None,
+    steps: Steps = None,
     clock: Annotated[
         Clock, _option(BUDGET, "warm: compile and warm up before the clock starts; cold: the clock counts it.")
     ] = Clock.warm,
-    sequence_length: Annotated[int | None, _option(DATA, "T, tokens in a row.")] = None,
-    batch_tokens: Annotated[int | None, _option(DATA, "Tokens in a step, over all ranks.")] = None,
-    micro_batch: Annotated[int | None, _option(DATA, "Rows that a rank computes at a time.")] = None,
-    mixture: Annotated[
-        list[str] | None, _option(DATA, "COMPONENT=WEIGHT, share of target tokens; repeat. Default: natural.")
-    ] = None,
+    sequence_length: SequenceLength = None,
+    batch_tokens: BatchTokens = None,
+    micro_batch: MicroBatch = None,
+    mixture: Weights = None,
     mixture_recipe: Annotated[
         str | None, _option(DATA, "A mixture in YAML, as `corpusmill mixture` reads it: phases with weights or a temperature.")
     ] = None,
-    max_epochs: Annotated[float | None, _option(DATA, "Stop, and fail, rather than repeat a component more often.")] = None,
-    learning_rate: Annotated[float | None, _option(OPTIMISATION, "Peak rate.")] = None,
+    max_epochs: MaxEpochs = None,
+    learning_rate: LearningRate = None,
     warmup: Annotated[float, _option(OPTIMISATION, "Share of the budget in which the rate rises.")] = 0.05,
     final_rate: Annotated[float, _option(OPTIMISATION, "Share of the peak rate left at the end.")] = 0.05,
     weight_decay: Annotated[float, _option(OPTIMISATION, "On matrices only.")] = 0.1,
     clip: Annotated[float, _option(OPTIMISATION, "Largest gradient norm.")] = 1.0,
     z_loss: Annotated[float, _option(OPTIMISATION, "Coefficient of log Z squared.")] = 0.0,
-    seed: Annotated[int, _option(OPTIMISATION, "Of weights and of the order of rows.")] = 0,
-    device: Annotated[Device, _option(MACHINE, "auto takes a GPU where there is one.")] = Device.auto,
-    dtype: Annotated[Precision, _option(MACHINE, "auto: bfloat16 autocast on a GPU, float32 on a CPU.")] = Precision.auto,
-    compile: Annotated[bool | None, _option(MACHINE, "torch.compile (default: on a GPU).")] = None,
-    loss_chunk: Annotated[int, _option(MACHINE, "Logits of this many tokens at a time; 0: all.")] = 0,
+    seed: Seed = 0,
+    device: OnDevice = Device.auto,
+    dtype: InPrecision = Precision.auto,
+    compile: Compile = None,
+    loss_chunk: LossChunk = 0,
     resume: Annotated[bool, _option(MACHINE, "Go on from the newest complete checkpoint in RUN.")] = False,
     checkpoint_every: Annotated[int, _option(MACHINE, "Steps between checkpoints; 0: only at the end.")] = 0,
     keep: Annotated[int, _option(MACHINE, "Checkpoints kept.")] = 2,
-    log_every: Annotated[int, _option(MACHINE, "Steps between progress lines.")] = 10,
+    log_every: LogEvery = 10,
     evaluate: Annotated[bool, _option(MACHINE, "Score the validation split at the end.")] = True,
     cache: Cache = None,
 ) -> None:
@@ -109,23 +123,7 @@ def train(
     """
     options = dict(locals())
     resume = options.pop("resume")
-    options["model"] = _pairs(model, "--model", _model_value)
-    options["mixture"] = _pairs(mixture, "--mixture", float)
-    options = {name: value.value if isinstance(value, Enum) else value for name, value in options.items()}
-    recipe = options.pop("mixture_recipe")
-    if recipe is not None and options["mixture"]:
-        _end(BAD_USAGE, "a mixture comes from --mixture or from --mixture-recipe")
-
-    from manifests.mixture import MixtureError
-    from trainer.configuration import ConfigurationError, TrainConfig
-
-    try:
-        config = TrainConfig.check(**options)
-        if recipe is not None:
-            config = _with_mixture(config, options, recipe)
-    except (ConfigurationError, MixtureError) as error:
-        _end(BAD_USAGE, str(error))
-
+    config = _configuration(options, model, mixture, options.pop("mixture_recipe"))
     _need_torch()
     from trainer.loop import train as run
     from trainer.progress import RunProgress
@@ -147,6 +145,25 @@ def train(
         _end(SIGNALLED + outcome.stopped_by, f"stopped by signal {outcome.stopped_by} after step {outcome.steps}; saved")
     if outcome.exhausted:
         _end(FAILED, f"{outcome.exhausted} (the checkpoint of step {outcome.steps} was saved)")
+
+
+def _configuration(
+    options: dict[str, Any], model: list[str] | None, mixture: list[str] | None, recipe: str | None
+) -> TrainConfig:
+    """The configuration that the options of a command ask for; ends with exit code 2 where there is none."""
+    from manifests.mixture import MixtureError
+    from trainer.configuration import ConfigurationError, TrainConfig
+
+    options["model"] = _pairs(model, "--model", _model_value)
+    options["mixture"] = _pairs(mixture, "--mixture", float)
+    options = {name: value.value if isinstance(value, Enum) else value for name, value in options.items()}
+    if recipe is not None and options["mixture"]:
+        _end(BAD_USAGE, "a mixture comes from --mixture or from --mixture-recipe")
+    try:
+        config = TrainConfig.check(**options)
+        return config if recipe is None else _with_mixture(config, options, recipe)
+    except (ConfigurationError, MixtureError) as error:
+        _end(BAD_USAGE, str(error))
 
 
 def _with_mixture(config: TrainConfig, options: dict[str, Any], path: str) -> TrainConfig:
@@ -177,6 +194,86 @@ def _with_mixture(config: TrainConfig, options: dict[str, Any], path: str) -> Tr
     phases[-1]["rows"] = None
     rest = {name: value for name, value in options.items() if name != "mixture"}
     return TrainConfig.check(**{**rest, "phases": phases, "max_epochs": rest["max_epochs"] or recipe.max_epochs})
+
+
+@app.command()
+def doremi(
+    manifest: Manifest,
+    out: Annotated[str, typer.Option(help="Folder of the two runs and the mixture; must be empty or new.", metavar="FOLDER")],
+    reference: Annotated[
+        Path | None, _option(MODEL, "A trained run or checkpoint, instead of training one. Of any shape, with this tokenizer.")
+    ] = None,
+    preset: PresetName = "small",
+    model: ModelChanges = None,
+    attention: Attention = Masking.masked,
+    tokens: Tokens = None,
+    steps: Steps = None,
+    sequence_length: SequenceLength = None,
+    batch_tokens: BatchTokens = None,
+    micro_batch: MicroBatch = None,
+    mixture: Annotated[
+        list[str] | None, _option(DATA, "COMPONENT=WEIGHT, what the reference is trained on; repeat. Default: natural.")
+    ] = None,
+    max_epochs: MaxEpochs = None,
+    step_size: Annotated[float, _option(OPTIMISATION, "Of the weights: how fast they follow the excess.")] = 1.0,
+    smoothing: Annotated[float, _option(OPTIMISATION, "Share of equal weights that is mixed in at every step.")] = 1e-3,
+    learning_rate: LearningRate = None,
+    seed: Seed = 0,
+    device: OnDevice = Device.auto,
+    dtype: InPrecision = Precision.auto,
+    compile: Compile = None,
+    loss_chunk: LossChunk = 0,
+    log_every: LogEvery = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the weights as JSON.")] = False,
+    cache: Cache = None,
+) -> None:
+    """Learns a mixture with two small models (DoReMi, Xie et al. 2023) and writes it as mixture.yaml.
+
+    The budget, in steps or tokens, is that of each of them: a reference on an initial mixture, and a proxy whose loss gives more
+    weight to what it does worse on than the reference.
+    """
+    options = dict(locals())
+    for name in ("reference", "step_size", "smoothing", "as_json"):
+        options.pop(name)
+    config = _configuration(options, model, mixture, None)
+    _need_torch()
+    from trainer.doremi import MIXTURE
+    from trainer.doremi import doremi as learn
+    from trainer.progress import RunProgress
+    from trainer.ranks import Ranks
+
+    ranks = None
+    try:
+        ranks = Ranks.join(config.device)
+        learned = learn(config, ranks, RunProgress(ranks.first, config.log_every), reference, step_size, smoothing)
+        if ranks.first and not learned.stopped_by:
+            if as_json:
+                print(json.dumps({"weights": learned.weights, "excess": learned.excess, "epochs": learned.epochs}, indent=1))
+            else:
+                _show_learned(learned, str(Path(out) / MIXTURE))
+        ranks.barrier()
+    except Exception as error:
+        _explain(error)
+    finally:
+        if ranks is not None:
+            ranks.leave()
+    if learned.stopped_by:
+        _end(SIGNALLED + learned.stopped_by, f"stopped by signal {learned.stopped_by}; no mixture was learned")
+
+
+def _show_learned(learned: Learned, path: str) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from manifests.terminal import terminal, visible
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("component", "weight", "excess at the end, nats", "proxy's epochs"):
+        table.add_column(heading, justify="left" if heading == "component" else "right")
+    for name, weight in learned.weights.items():
+        table.add_row(Text(visible(name)), f"{weight:.4f}", f"{learned.excess[name]:.4f}", f"{learned.epochs[name]:.2f}")
+    terminal().print(table)
+    print(visible(path), flush=True)
 
 
 @app.command()

@@ -80,7 +80,7 @@ def train(config: TrainConfig, ranks: Ranks, progress: RunProgress, resume: bool
     `resume` goes on from the newest complete checkpoint in `config.out`, or begins when there is none. ConfigurationError,
     CorpusError, LoaderError, CheckpointError or DivergedError say what is wrong.
     """
-    return _Run(config, ranks, progress, resume).go()
+    return Run(config, ranks, progress, resume).go()
 
 
 def code_sha256() -> str:
@@ -91,7 +91,9 @@ def code_sha256() -> str:
     return digest.hexdigest()
 
 
-class _Run:
+class Run:
+    """One training run, from its configuration to its result; `trainer.doremi` has one with another objective."""
+
     def __init__(self, config: TrainConfig, ranks: Ranks, progress: RunProgress, resume: bool) -> None:
         self.began = time.perf_counter()
         self.config, self.ranks, self.progress = config, ranks, progress
