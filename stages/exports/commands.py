@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,90 +12,77 @@ import typer
 from manifests.terminal import token_progress, visible
 
 if TYPE_CHECKING:
+    from manifests.manifest import Content
     from stages.exports import Exported
 
 exports = typer.Typer(no_args_is_help=True, add_completion=False, help="Write a corpus in formats that other programs read.")
 
-Corpus = Annotated[str, typer.Argument(help="folder or URL of a corpus, or of one of its manifests")]
-Target = Annotated[str, typer.Argument(help="an empty folder, or a new one; not in the corpus")]
-Components = Annotated[list[str] | None, typer.Option("--component", help="only this component; may be repeated")]
-Splits = Annotated[list[str] | None, typer.Option("--split", help="only this split; may be repeated")]
-Bos = Annotated[bool, typer.Option(help="keep the token that begins every document")]
-Eod = Annotated[str | None, typer.Option(help="a special token, by name, to put behind every document")]
-Url = Annotated[str | None, typer.Option(help="web page of the dataset, for its metadata")]
-Creator = Annotated[str | None, typer.Option(help="who made it, for its metadata")]
-Published = Annotated[str | None, typer.Option(help="date of publication, YYYY-MM-DD, for its metadata")]
-Citation = Annotated[str | None, typer.Option(help="how to cite it, best as BibTeX, for its metadata")]
-Release = Annotated[str | None, typer.Option(help="version of the dataset, such as 1.0.0, for its metadata")]
-AsJson = Annotated[bool, typer.Option("--json", help="print the record instead of a table")]
+
+def _option(name: str, kind: Any, default: Any, text: str, *names: str, **rest: Any) -> Parameter:
+    annotation = Annotated[kind, typer.Option(*names, help=text, **rest)]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-@exports.command()
-def megatron(
-    corpus: Corpus,
-    output: Target,
-    component: Components = None,
-    split: Splits = None,
-    per_shard: Annotated[bool, typer.Option("--per-shard", help="a pair of files for each shard of the corpus")] = False,
-    bos: Bos = True,
-    eod: Eod = None,
-    as_json: AsJson = False,
-) -> None:
-    """Tokens as Megatron-LM's .bin and .idx, a pair for each component and split."""
-    _export("megatron", corpus, output, component, split, {"per_shard": per_shard, "bos": bos, "eod": eod}, as_json)
+def _argument(name: str, text: str) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=Annotated[str, typer.Argument(help=text)])
 
 
-@exports.command()
-def mds(
-    corpus: Corpus,
-    output: Target,
-    component: Components = None,
-    split: Splits = None,
-    shard_mib: Annotated[int, typer.Option(min=1, max=4095, help="MiB of a shard at most")] = 64,
-    bos: Bos = True,
-    eod: Eod = None,
-    as_json: AsJson = False,
-) -> None:
-    """Tokens as MosaicML Streaming's MDS, a stream for each component and split."""
-    _export("mds", corpus, output, component, split, {"shard_bytes": shard_mib << 20, "bos": bos, "eod": eod}, as_json)
+FIRST = [
+    _argument("corpus", "folder or URL of a corpus, or of one of its manifests"),
+    _argument("output", "an empty folder, or a new one; not in the corpus"),
+    _option("component", list[str] | None, None, "only this component; may be repeated"),
+    _option("split", list[str] | None, None, "only this split; may be repeated"),
+]
+LAST = _option("as_json", bool, False, "print the record instead of a table", "--json")
+FRAMING = [
+    _option("bos", bool, True, "keep the token that begins every document"),
+    _option("eod", str | None, None, "a special token, by name, to put behind every document"),
+]
+PUBLICATION = [
+    _option("url", str | None, None, "web page of the dataset, for its metadata"),
+    _option("creator", str | None, None, "who made it, for its metadata"),
+    _option("published", str | None, None, "date of publication, YYYY-MM-DD, for its metadata"),
+    _option("release", str | None, None, "version of the dataset, such as 1.0.0, for its metadata"),
+    _option("citation", str | None, None, "how to cite it, best as BibTeX, for its metadata"),
+]
+MIB = {"shard_mib": "shard_bytes", "file_mib": "file_bytes"}
+"""Options in MiB, and what the formats call them, in bytes."""
 
 
-@exports.command()
-def parquet(
-    corpus: Corpus,
-    output: Target,
-    component: Components = None,
-    split: Splits = None,
-    file_mib: Annotated[int, typer.Option(min=1, help="MiB of text in a file, about")] = 512,
-    url: Url = None,
-    creator: Creator = None,
-    published: Published = None,
-    release: Release = None,
-    citation: Citation = None,
-    as_json: AsJson = False,
-) -> None:
-    """Texts with their metadata as Parquet for Hugging Face `datasets`, with a dataset card and Croissant."""
-    publication = {"url": url, "creator": creator, "published": published, "release": release, "citation": citation}
-    _export("parquet", corpus, output, component, split, {"file_bytes": file_mib << 20, **publication}, as_json)
+def _command(name: str, summary: str, options: list[Parameter]) -> None:
+    """A command for the format `name` with the options that all have and its own, which are named as the format names them."""
+
+    def run(**given: Any) -> None:
+        common = [given.pop(one.name) for one in (*FIRST, LAST)]
+        own = {MIB.get(option, option): value << 20 if option in MIB else value for option, value in given.items()}
+        _export(name, *common, options=own)
+
+    parameters = [*FIRST, *options, LAST]
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {one.name: one.annotation for one in parameters}
+    exports.command(name, help=summary)(run)
 
 
-@exports.command()
-def croissant(
-    corpus: Corpus,
-    output: Target,
-    component: Components = None,
-    split: Splits = None,
-    base_url: Annotated[str, typer.Option(help="where the corpus is found; by default croissant.json is to lie in it")] = "",
-    url: Url = None,
-    creator: Creator = None,
-    published: Published = None,
-    release: Release = None,
-    citation: Citation = None,
-    as_json: AsJson = False,
-) -> None:
-    """Describe the files and records of a corpus as Croissant JSON-LD."""
-    publication = {"url": url, "creator": creator, "published": published, "release": release, "citation": citation}
-    _export("croissant", corpus, output, component, split, {"base_url": base_url, **publication}, as_json)
+_command(
+    "megatron",
+    "Tokens as Megatron-LM's .bin and .idx, a pair for each component and split.",
+    [_option("per_shard", bool, False, "a pair of files for each shard of the corpus", "--per-shard"), *FRAMING],
+)
+_command(
+    "mds",
+    "Tokens as MosaicML Streaming's MDS, a stream for each component and split.",
+    [_option("shard_mib", int, 64, "MiB of a shard at most", min=1, max=4095), *FRAMING],
+)
+_command(
+    "parquet",
+    "Texts with their metadata as Parquet for Hugging Face `datasets`, with a dataset card and Croissant.",
+    [_option("file_mib", int, 512, "MiB of text in a file, about", min=1), *PUBLICATION],
+)
+_command(
+    "croissant",
+    "Describe the files and records of a corpus as Croissant JSON-LD.",
+    [_option("base_url", str, "", "where the corpus is found; by default croissant.json is to lie in it"), *PUBLICATION],
+)
 
 
 def _export(
@@ -103,8 +91,8 @@ def _export(
     output: str,
     components: list[str] | None,
     splits: list[str] | None,
-    options: dict[str, Any],
     as_json: bool,
+    options: dict[str, Any],
 ) -> None:
     import duckdb
     from pydantic import ValidationError
@@ -139,11 +127,10 @@ def _export(
         typer.echo(json.dumps(found.record.model_dump(mode="json"), indent=1, ensure_ascii=False))
         return
     content = manifest.content
-    kept = sum(one.documents_kept for one in content.components.values())
-    _show(found, output, kept, kept - sum(shard.documents for shard in content.shards))
+    _show(found, output, content)
 
 
-def _show(found: Exported, output: str, kept: int, unplaced: int) -> None:
+def _show(found: Exported, output: str, content: Content) -> None:
     from rich.table import Table
 
     from manifests.terminal import terminal
@@ -166,6 +153,21 @@ def _show(found: Exported, output: str, kept: int, unplaced: int) -> None:
         typer.echo(visible(f"{output} already holds this export, unchanged: {files}"))
     else:
         typer.echo(visible(f"{output}: {record.export} of {record.corpus} {record.corpus_digest[:12]}: {files}"))
+    kept = sum(one.documents_kept for one in content.components.values())
     typer.echo(f"documents and tokens in = out; the corpus has {kept:,} kept documents")
-    if unplaced:
+    if unplaced := kept - sum(shard.documents for shard in content.shards):
         typer.echo(f"{unplaced:,} of them stand in no shard and are not in the export")
+    if empty := _empty(found, content):
+        typer.echo(visible(f"without any document, so not in the export: {', '.join(empty)}"))
+
+
+def _empty(found: Exported, content: Content) -> list[str]:
+    """What was asked for and has no documents: components, and splits of the others that the corpus has or that were named."""
+    held = {(row["component"], row["split"]) for row in found.record.counts}
+    there = {component for component, _ in held}
+    splits = found.record.splits or list(dict.fromkeys(shard.split for shard in content.shards))
+    asked = found.record.components or list(content.components)
+    return [
+        *(name for name in asked if name not in there),
+        *(f"{name} {split}" for name in asked if name in there for split in splits if (name, split) not in held),
+    ]

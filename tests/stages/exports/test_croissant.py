@@ -97,7 +97,7 @@ def test_a_date_that_is_none_is_bad_usage(finished: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("format_", ["croissant", "parquet"])
 def test_mlcroissant_finds_nothing_wrong(format_: str, copied: Path, tmp_path: Path) -> None:
-    mlcroissant = pytest.importorskip("mlcroissant", reason="mlcroissant is not installed", exc_type=ImportError)
+    mlcroissant = pytest.importorskip("mlcroissant", exc_type=ImportError)
     assert run(format_, copied, tmp_path / "out", *PUBLICATION).exit_code == 0
     dataset = mlcroissant.Dataset(str(tmp_path / "out" / "croissant.json"))
     assert not dataset.metadata.ctx.issues.errors
@@ -106,7 +106,7 @@ def test_mlcroissant_finds_nothing_wrong(format_: str, copied: Path, tmp_path: P
 
 
 def test_mlcroissant_reads_the_texts_of_the_parquet_export(finished: Path, tmp_path: Path) -> None:
-    mlcroissant = pytest.importorskip("mlcroissant", reason="mlcroissant is not installed", exc_type=ImportError)
+    mlcroissant = pytest.importorskip("mlcroissant", exc_type=ImportError)
     assert run("parquet", finished, tmp_path / "out").exit_code == 0
     dataset = mlcroissant.Dataset(str(tmp_path / "out" / "croissant.json"))
     found = {one["documents/id"].decode(): one["documents/text"].decode() for one in dataset.records("documents")}
@@ -117,7 +117,7 @@ def test_mlcroissant_reads_the_texts_of_the_parquet_export(finished: Path, tmp_p
 
 
 def test_mlcroissant_reads_the_logs_of_a_corpus(copied: Path, manifest: Manifest, tmp_path: Path) -> None:
-    mlcroissant = pytest.importorskip("mlcroissant", reason="mlcroissant is not installed", exc_type=ImportError)
+    mlcroissant = pytest.importorskip("mlcroissant", exc_type=ImportError)
     assert run("croissant", copied, tmp_path / "out").exit_code == 0
     shutil.copy(tmp_path / "out" / "croissant.json", copied)
     dataset = mlcroissant.Dataset(str(copied / "croissant.json"))

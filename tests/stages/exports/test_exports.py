@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -223,6 +224,29 @@ def test_a_manifest_without_a_component_exports_without_it(name: str, copied: Pa
         data for path, data in files(tmp_path / "out").items() if path.endswith(("croissant.json", "README.md", "index.json"))
     ]
     assert not any(b"books" in data for data in described)
+
+
+def test_what_has_no_documents_is_told_and_left_out(name: str, copied: Path, manifest: Manifest, tmp_path: Path) -> None:
+    """A component of which nothing was kept, and splits that a component does not have."""
+
+    def without_tables(raw: dict[str, Any]) -> None:
+        raw["components"]["tables"].update(documents_kept=0, tokens={})
+        raw["shards"] = [shard for shard in raw["shards"] if shard["component"] != "tables"]
+        raw["shards"] = [shard for shard in raw["shards"] if (shard["component"], shard["split"]) != ("web", "test")]
+
+    held = groups(manifest)
+    assert ("web", "test") in held and ("web", "train") in held
+    reseal(copied, without_tables)
+    result = run(name, copied, tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    assert "without any document, so not in the export: tables, web test" in result.output
+    assert not any("tables" in path for path in files(tmp_path / "out"))
+    asked = run(name, copied, tmp_path / "asked", "--component", "web", "--split", "train", "--split", "test")
+    assert "so not in the export: web test" in asked.output
+    nothing = run(name, copied, tmp_path / "nothing", "--component", "tables")
+    assert nothing.exit_code == 1
+    assert "no documents are in these components and splits" in nothing.output
+    assert not files(tmp_path / "nothing")
 
 
 def test_a_corpus_without_shards_or_manifest_is_an_error(name: str, tmp_path: Path) -> None:

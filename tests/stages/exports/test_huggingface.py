@@ -185,7 +185,7 @@ def test_datasets_itself_loads_every_split_and_configuration(
 ) -> None:
     for name, value in (("HF_HUB_OFFLINE", "1"), ("HF_DATASETS_OFFLINE", "1"), ("HF_HOME", str(tmp_path / "home"))):
         monkeypatch.setenv(name, value)
-    datasets = pytest.importorskip("datasets", reason="datasets is not installed", exc_type=ImportError)
+    datasets = pytest.importorskip("datasets", exc_type=ImportError)
     written("parquet", finished, tmp_path / "out", file_bytes=5000)
     cache = str(tmp_path / "cache")
     whole = datasets.load_dataset(str(tmp_path / "out"), cache_dir=cache)

@@ -82,7 +82,7 @@ def test_no_shard_is_larger_than_the_limit_unless_it_has_one_document(finished: 
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_streaming_itself_reads_every_document(wide: bool, copied: Path, tmp_path: Path) -> None:
-    streaming = pytest.importorskip("streaming", reason="mosaicml-streaming is not installed", exc_type=ImportError)
+    streaming = pytest.importorskip("streaming", exc_type=ImportError)
     if wide:
         widen(copied)
     manifest = Manifest.load(Folder(copied))
@@ -94,7 +94,7 @@ def test_streaming_itself_reads_every_document(wide: bool, copied: Path, tmp_pat
 
 
 def test_shards_are_those_of_streamings_own_writer_byte_for_byte(finished: Path, manifest: Manifest, tmp_path: Path) -> None:
-    streaming = pytest.importorskip("streaming", reason="mosaicml-streaming is not installed", exc_type=ImportError)
+    streaming = pytest.importorskip("streaming", exc_type=ImportError)
     written("mds", finished, tmp_path / "out", shard_bytes=5000)
     for (component, split), shards in groups(manifest).items():
         own = tmp_path / "own" / component / split
@@ -110,7 +110,7 @@ def test_shards_are_those_of_streamings_own_writer_byte_for_byte(finished: Path,
 
 
 def test_streaming_mixes_components_and_checks_their_hashes(finished: Path, manifest: Manifest, tmp_path: Path) -> None:
-    streaming = pytest.importorskip("streaming", reason="mosaicml-streaming is not installed", exc_type=ImportError)
+    streaming = pytest.importorskip("streaming", exc_type=ImportError)
     assert run("mds", finished, tmp_path / "out").exit_code == 0
     streaming.base.util.clean_stale_shared_memory()
     streams = [

@@ -118,9 +118,7 @@ def test_a_document_of_bos_alone_is_a_sequence_of_nothing_without_it(copied: Pat
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_megatron_itself_reads_every_document(wide: bool, copied: Path, tmp_path: Path) -> None:
-    reader = pytest.importorskip(
-        "megatron.core.datasets.indexed_dataset", reason="megatron-core is not installed", exc_type=ImportError
-    )
+    reader = pytest.importorskip("megatron.core.datasets.indexed_dataset", exc_type=ImportError)
     if wide:
         widen(copied)
     manifest = Manifest.load(Folder(copied))
@@ -136,9 +134,7 @@ def test_megatron_itself_reads_every_document(wide: bool, copied: Path, tmp_path
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_files_are_those_of_megatrons_own_writer_byte_for_byte(wide: bool, copied: Path, tmp_path: Path) -> None:
-    writer = pytest.importorskip(
-        "megatron.core.datasets.indexed_dataset", reason="megatron-core is not installed", exc_type=ImportError
-    )
+    writer = pytest.importorskip("megatron.core.datasets.indexed_dataset", exc_type=ImportError)
     torch = pytest.importorskip("torch")
     if wide:
         widen(copied)
