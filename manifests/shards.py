@@ -13,7 +13,7 @@ MOSTLY = 0.5
 JUDGED_TOKENS = 64
 """Shards with fewer tokens are not judged by `MOSTLY`: three words can be one word three times."""
 
-READ_TOKENS = 1 << 22
+READ_TOKENS = 1 << 20
 """Tokens looked at together: a mapped shard larger than memory is checked too."""
 
 
@@ -23,15 +23,36 @@ class ShardError(Exception):
 
 def check_tokens(tokens: npt.NDArray[Any], vocabulary: int, where: str = "shard") -> None:
     """ShardError when an id is not below `vocabulary`, or, from JUDGED_TOKENS tokens on, more than half are one id."""
-    counts = np.zeros(vocabulary, np.int64)
-    for at in range(0, len(tokens), READ_TOKENS):
-        chunk = tokens[at : at + READ_TOKENS]
-        largest = int(chunk.max())
-        if largest >= vocabulary:
+    check = TokenCheck(vocabulary, where)
+    check.add(tokens)
+    check.finish()
+
+
+class TokenCheck:
+    """The same of a shard that comes in pieces."""
+
+    def __init__(self, vocabulary: int, where: str = "shard") -> None:
+        self.vocabulary, self.where = vocabulary, where
+        self._tokens = 0
+        self._counts = np.zeros(vocabulary, np.int64)
+
+    def add(self, tokens: npt.NDArray[Any]) -> None:
+        """ShardError when an id is not below the vocabulary."""
+        for at in range(0, len(tokens), READ_TOKENS):
+            chunk = tokens[at : at + READ_TOKENS]
+            largest = int(chunk.max())
+            if largest >= self.vocabulary:
+                raise ShardError(
+                    f"{self.where}: token id {largest} is not in a vocabulary of {self.vocabulary}; "
+                    "another tokenizer or another width wrote it"
+                )
+            self._counts += np.bincount(chunk, minlength=self.vocabulary)
+        self._tokens += len(tokens)
+
+    def finish(self) -> None:
+        """ShardError when, of JUDGED_TOKENS tokens or more, more than half were one id."""
+        common = int(self._counts.argmax())
+        if self._tokens >= JUDGED_TOKENS and self._counts[common] > MOSTLY * self._tokens:
             raise ShardError(
-                f"{where}: token id {largest} is not in a vocabulary of {vocabulary}; another tokenizer or another width wrote it"
+                f"{self.where}: {self._counts[common]} of its {self._tokens} tokens are the id {common}: this is not text"
             )
-        counts += np.bincount(chunk, minlength=vocabulary)
-    common = int(counts.argmax())
-    if len(tokens) >= JUDGED_TOKENS and counts[common] > MOSTLY * len(tokens):
-        raise ShardError(f"{where}: {counts[common]} of its {len(tokens)} tokens are the id {common}: this is not text")

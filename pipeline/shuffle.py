@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,8 @@ TAIL = 24
 RUN_BYTES = 256 << 20
 READERS = 16
 """Files that are read at a time from an object store, where a read is mostly waiting."""
+READ_AHEAD_BYTES = 64 << 20
+"""Of runs that `gather_runs` has asked an object store for before they are wanted."""
 IPC = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
@@ -152,6 +155,53 @@ def gather_residue(
 ) -> Iterator[tuple[int, pa.Table]]:
     """The same for files that are partitioned by the remainder of `column`, in whatever numbers (see `read_residue`)."""
     return _each(corpus, names, lambda name: read_residue(corpus, name, column, partition, partitions))
+
+
+def gather_runs(corpus: Folder, names: list[str], partition: int) -> Iterator[pa.Table]:
+    """The rows of one partition of every file, in the order of `names`, a run at a time: for what is larger than memory.
+
+    From an object store they are read ahead, up to READ_AHEAD_BYTES of what lies there.
+    """
+    if corpus.local:
+        for name in names:
+            for start, end in _extents(corpus, name, partition):
+                yield _read_stream(corpus, name, start, end)
+        return
+    ahead: deque[tuple[Future[pa.Table], int]] = deque()
+    held = 0
+    with ThreadPoolExecutor(READERS) as pool:
+        for at in range(0, len(names), READERS):
+            group = names[at : at + READERS]
+            for name, extents in zip(group, pool.map(lambda name: _extents(corpus, name, partition), group), strict=True):
+                for start, end in extents:
+                    while ahead and held + end - start > READ_AHEAD_BYTES:
+                        rows, size = ahead.popleft()
+                        held -= size
+                        yield rows.result()
+                    ahead.append((pool.submit(_read_stream, corpus, name, start, end), end - start))
+                    held += end - start
+        while ahead:
+            yield ahead.popleft()[0].result()
+
+
+def _extents(corpus: Folder, name: str, partition: int) -> list[tuple[int, int]]:
+    """Where in a file the streams of one partition lie, a run each; those that are empty left out."""
+    size, runs, partitions = _shape(corpus, name)
+    if not 0 <= partition < partitions:
+        raise ShuffleError(f"{corpus.url}/{name} has {partitions} partitions, not {partition + 1}")
+    width = 8 * (partitions + 1)
+    found = []
+    for run in range(runs):
+        at = size - TAIL - (runs - run) * width + 8 * partition
+        start, end = (int(place) for place in np.frombuffer(corpus.read_range(name, at, 16), "<i8"))
+        if start < end:
+            found.append((start, end))
+    return found
+
+
+def _read_stream(corpus: Folder, name: str, start: int, end: int) -> pa.Table:
+    with pa.ipc.open_stream(corpus.read_range(name, start, end - start)) as stream:
+        return stream.read_all()
 
 
 def _each(corpus: Folder, names: list[str], read: Callable[[str], pa.Table | None]) -> Iterator[tuple[int, pa.Table]]:

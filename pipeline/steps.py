@@ -52,7 +52,7 @@ FUNCTIONS: dict[str, tuple[str, int]] = {
     "compare_held_out": ("pipeline.splitting:compare_held_out", 1),
     "sample": ("pipeline.tokenizer_sample:sample", 1),
     "make_tokenizer": ("pipeline.tokenizer_sample:make_tokenizer", 2),
-    "encode": ("pipeline.tokens:encode", 3),
+    "encode": ("pipeline.tokens:encode", 4),
     "pack": ("pipeline.tokens:pack", 1),
     "logs": ("pipeline.corpus_log:write_logs", 1),
 }

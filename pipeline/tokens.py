@@ -10,14 +10,16 @@ import pyarrow.parquet as pq
 
 from manifests.identity import printed_ids
 from manifests.manifest import SPLITS
-from manifests.shards import check_tokens
+from manifests.schemas import SHARD_INDEX
+from manifests.shards import TokenCheck
 from manifests.storage import Folder
 from pipeline import documents, shuffle
 from pipeline.provenance import check_libraries
 from pipeline.receipts import State
 from pipeline.splitting import PartSplits
+from pipeline.token_spill import TokenSpill, spill
 from pipeline.work import Task
-from stages.shards import document_offsets, order_keys, pack_shard, shard_count, shard_of
+from stages.shards import document_offsets, document_order, order_keys, shard_count, shard_of
 from stages.token_usage import Usage
 from stages.tokenizer import Encoder
 
@@ -33,6 +35,21 @@ PLACED = pa.schema(
 )
 
 
+INDEXED = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("key", pa.uint64(), nullable=False),
+        pa.field("ordinal", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("tokens", pa.int64(), nullable=False),
+    ]
+)
+"""What is held of each document of a shard."""
+
+RUN_BYTES = 64 << 20
+"""Of a part's tokens, collected before they are sorted by shard."""
+
+
 def encode(task: Task) -> None:
     """Per part: tokens, shuffled by shard. inputs: `state`, `split`, `tokenizer`, `bos`, `engine`; arguments: `seed`, `base` (the
     part's first record number in its component), `shards` (split → number of shards), `libraries`."""
@@ -45,7 +62,7 @@ def encode(task: Task) -> None:
     columns = ["row", "component", "file", "position", "language", "text"]
     usage = Usage(encoder.vocabulary)
     total = sum(task.arguments["shards"].values())
-    with shuffle.writing(task.corpus, task.file("tokens.shuffle"), schema, total) as writer:
+    with shuffle.writing(task.corpus, task.file("tokens.shuffle"), schema, total, RUN_BYTES) as writer:
         for rows, batch in documents.read_state(task.corpus, state, columns):
             splits = split_of.of(rows)["split"].to_pylist()
             ids = printed_ids(batch)
@@ -70,39 +87,56 @@ def encode(task: Task) -> None:
 
 def pack(task: Task) -> None:
     """Per shard: the flat file and its index. inputs: `tokens` (files), `chunks` (number of log files of the component);
-    arguments: `component`, `split`, `number`, `partition`, `vocabulary`, `dtype`, `log_rows`."""
+    arguments: `component`, `split`, `number`, `partition`, `vocabulary`, `dtype`, `log_rows`.
+
+    Tokens wait on disk (`pipeline.token_spill`); held are the index's rows, and of the tokens one run of one shuffle file.
+    """
     arguments = task.arguments
     check_libraries(arguments["libraries"])
     dtype = np.dtype(arguments["dtype"]).newbyteorder("<")
-    found = [rows for _, rows in shuffle.gather(task.corpus, task.inputs["tokens"], arguments["partition"])]
-    table = pa.concat_tables([encoded_schema(dtype).empty_table(), *found])
-    flat = table["tokens"].combine_chunks()
-    lists = flat.chunk(0) if isinstance(flat, pa.ChunkedArray) and flat.num_chunks == 1 else flat
-    lengths = lists.value_lengths().to_numpy() if len(lists) else np.zeros(0, dtype=np.int64)
-    tokens = lists.flatten().to_numpy() if len(lists) else np.zeros(0, dtype=dtype)
-    packed, index = pack_shard(table["id"], table["key"].to_numpy(), document_offsets(lengths), tokens, table["bytes"].to_numpy())
     name = shard_name(arguments["component"], arguments["split"], arguments["number"])
-    check_tokens(packed, arguments["vocabulary"], name)
-    data = np.ascontiguousarray(packed, dtype=dtype)
-    task.receipt.add("shard", task.corpus.write(task.file("shard.bin"), data.tobytes()), len(packed))
-    task.receipt.add("index", write_parquet(task.corpus, task.file("shard.parquet"), index), index.num_rows)
-    ordinal_of = dict(zip(table["id"].to_pylist(), table["ordinal"].to_pylist(), strict=True))
-    ordinal = np.array([ordinal_of[one] for one in index["id"].to_pylist()], dtype=np.int64)
-    placed = pa.table(
-        [pa.array(ordinal), pa.array([name] * len(ordinal), pa.string()), index["start"], index["tokens"]], schema=PLACED
-    )
+    check = TokenCheck(arguments["vocabulary"], name)
+    found = [INDEXED.empty_table()]
+    with spill(task.corpus, task.file("shard.bin"), dtype) as waiting:
+        for rows in shuffle.gather_runs(task.corpus, task.inputs["tokens"], arguments["partition"]):
+            found += [_spilled(batch, waiting) for batch in rows.to_batches()]
+        indexed = pa.concat_tables(found).combine_chunks()
+        ids = indexed["id"].combine_chunks()
+        order = document_order(ids, indexed["key"].to_numpy())
+        with task.corpus.writer(task.file("shard.bin")) as out:
+            for chunk in waiting.read(order):
+                check.add(chunk)
+                out.write(chunk)
+            check.finish()
+    rows = pa.array(order)
+    lengths = indexed["tokens"].take(rows)
+    starts = document_offsets(lengths.to_numpy())
+    task.receipt.add("shard", out.written, int(starts[-1]))
+    index = [ids.take(rows), pa.array(starts[:-1]), lengths, indexed["bytes"].take(rows)]
+    written = write_parquet(task.corpus, task.file("shard.parquet"), pa.table(index, schema=SHARD_INDEX))
+    task.receipt.add("index", written, len(order))
+    ordinal = indexed["ordinal"].take(rows)
+    placed = pa.table([ordinal, pa.repeat(name, len(order)), index[1], lengths], schema=PLACED)
     written = shuffle.write_partitions(
-        task.corpus, task.file("placed.shuffle"), placed, ordinal // arguments["log_rows"], task.inputs["chunks"]
+        task.corpus, task.file("placed.shuffle"), placed, ordinal.to_numpy() // arguments["log_rows"], task.inputs["chunks"]
     )
     task.receipt.add("placed", written, placed.num_rows)
     task.receipt.values = {
         "path": name,
         "component": arguments["component"],
         "split": arguments["split"],
-        "tokens": len(packed),
-        "documents": index.num_rows,
-        "text_bytes": int(table["bytes"].to_numpy().sum()),
+        "tokens": int(starts[-1]),
+        "documents": len(order),
+        "text_bytes": int(indexed["bytes"].to_numpy().sum()),
     }
+
+
+def _spilled(batch: pa.RecordBatch, waiting: TokenSpill) -> pa.Table:
+    """Hands on the tokens of a batch; gives the rest as INDEXED, in memory of its own, since that of the batch holds the tokens."""
+    lengths = batch["tokens"].value_lengths()
+    waiting.add(batch["tokens"].flatten().to_numpy(), lengths.to_numpy())
+    kept = pa.table([*(batch[column] for column in INDEXED.names[:-1]), lengths], schema=INDEXED)
+    return kept.take(pa.array(np.arange(len(lengths))))
 
 
 def shard_counts(documents_in: dict[str, int], split_bytes: dict[str, int], target_tokens: int) -> dict[str, int]:

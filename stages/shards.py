@@ -15,9 +15,6 @@ from pydantic import Field
 
 from manifests.identity import keyed_hash
 from manifests.manifest import UINT16_VOCABULARY
-from manifests.schemas import SHARD_INDEX
-from manifests.shards import ShardError as ShardError  # for those who catch what the functions here raise
-from manifests.shards import check_tokens
 from stages.stage import Options
 
 VERSION = 1
@@ -53,53 +50,21 @@ def document_offsets(lengths: np.ndarray) -> np.ndarray:
     return offsets
 
 
-def pack_shard(
-    ids: pa.Array | Sequence[str], keys: np.ndarray, offsets: np.ndarray, tokens: np.ndarray, text_bytes: np.ndarray
-) -> tuple[np.ndarray, pa.Table]:
-    """The shard's tokens and its SHARD_INDEX: documents by key, equal keys by printed id.
-
-    Document i, of `text_bytes[i]` bytes of UTF-8, has `tokens[offsets[i]:offsets[i + 1]]`. The order in which they are
-    given does not matter.
-    """
-    printed = ids.to_pylist() if isinstance(ids, (pa.Array, pa.ChunkedArray)) else list(ids)
-    if not len(printed) == len(keys) == len(offsets) - 1 == len(text_bytes):
-        raise ValueError(f"{len(printed)} ids, {len(keys)} keys, {len(offsets) - 1} documents, {len(text_bytes)} sizes")
-    by_id = np.array(sorted(range(len(printed)), key=printed.__getitem__), dtype=np.int64)
-    order = by_id[np.argsort(np.asarray(keys)[by_id], kind="stable")]
-    offsets = np.asarray(offsets, dtype=np.int64)
-    lengths = np.diff(offsets)[order]
-    packed = np.empty(int(lengths.sum()), dtype=tokens.dtype)
-    starts = document_offsets(lengths)
-    for place, document in enumerate(order.tolist()):
-        packed[starts[place] : starts[place + 1]] = tokens[offsets[document] : offsets[document + 1]]
-    index = pa.table(
-        {
-            "id": pa.array([printed[document] for document in order.tolist()], pa.string()),
-            "start": pa.array(starts[:-1]),
-            "tokens": pa.array(lengths),
-            "bytes": pa.array(np.asarray(text_bytes, dtype=np.int64)[order]),
-        },
-        schema=SHARD_INDEX,
-    )
-    return packed, index
+def document_order(ids: pa.Array, keys: np.ndarray) -> np.ndarray:
+    """int64 (n,): the order of a shard's documents, by key, equal keys by printed id; whatever order they are given in."""
+    if len(ids) != len(keys):
+        raise ValueError(f"{len(ids)} ids, {len(keys)} keys")
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    starts = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])) if len(keys) else np.zeros(0, np.int64)
+    ends = np.append(starts[1:], len(keys))
+    for start, end in zip(starts[ends > starts + 1].tolist(), ends[ends > starts + 1].tolist(), strict=True):
+        rows = order[start:end]
+        printed = ids.take(pa.array(rows)).to_pylist()
+        order[start:end] = rows[sorted(range(len(printed)), key=printed.__getitem__)]
+    return order
 
 
 def token_dtype(vocabulary: int) -> np.dtype:
     """Little-endian uint16 iff every id below `vocabulary` fits, else uint32."""
     return np.dtype("<u2" if vocabulary <= UINT16_VOCABULARY else "<u4")
-
-
-def read_tokens(data: bytes, vocabulary: int, tokens: int, where: str = "shard") -> np.ndarray:
-    """The ids in a shard file's bytes, checked against the vocabulary and the number of tokens that it is declared to have.
-
-    ShardError when the file's size is not that of `tokens` ids of the vocabulary's type: the width is never guessed.
-    """
-    dtype = token_dtype(vocabulary)
-    if len(data) != tokens * dtype.itemsize:
-        raise ShardError(
-            f"{where}: {tokens} tokens of {dtype.name} (vocabulary {vocabulary}) are {tokens * dtype.itemsize} bytes, "
-            f"but it has {len(data)}"
-        )
-    ids = np.frombuffer(data, dtype=dtype)
-    check_tokens(ids, vocabulary, where)
-    return ids

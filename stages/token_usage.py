@@ -14,9 +14,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numba import njit
 
-from stages import reading, scripts
-from stages.filter_kernels import SPACE
+from stages import code_points, scripts, text_buffers
+from stages.filter_kernels import ALPHABETIC, SCRIPT_SHIFT, SPACE, decode
+
+WINDOW = 1 << 14
+"""Bytes that are decoded at a time: what a text of any size needs is so much."""
 
 
 @dataclass
@@ -45,21 +49,21 @@ class Usage:
 
     def count(self, names: Sequence[Hashable], texts: pa.Array, offsets: np.ndarray, ids: np.ndarray) -> None:
         """`texts` (n) with the group of each, and what `Encoder.encode` gave for them: BOS before every text."""
-        read = reading.of(texts)
-        unspaced, _ = scripts.unspaced(read.scripts)
-        spaces = np.concatenate([[0], np.cumsum(read.kinds & SPACE, dtype=np.int64)])
-        characters = np.diff(read.starts) - (spaces[read.starts[1:]] - spaces[read.starts[:-1]])
-        words = np.where(unspaced, characters, np.diff(read.words[1]))
-        sizes, tokens = np.diff(read.offsets), np.diff(offsets) - 1
+        data, places = text_buffers.of(texts)
+        words, characters = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
+        of_script = np.zeros((len(texts), 1 + len(scripts.UNSPACED_SCRIPTS)), np.int64)
+        _count(data, places, code_points.classes(), words, characters, of_script)
+        unspaced, _ = scripts.unspaced(of_script)
+        words = np.where(unspaced, characters, words)
+        sizes, tokens = np.diff(places), np.diff(offsets) - 1
         rows: dict[tuple[Hashable, bool], list[int]] = defaultdict(list)
-        for row, name in enumerate(names):
-            rows[name, bool(unspaced[row])].append(row)
-        for key, mine in rows.items():
+        for row, key in enumerate(zip(names, unspaced.tolist(), strict=True)):
+            rows[key].append(row)
+        for key, listed in rows.items():
+            mine = np.array(listed, np.int64)
             sums = (int(values[mine].sum()) for values in (sizes, words, tokens))
             self.groups[key].add(Group(len(mine), *sums))
-            used = self._used.setdefault(key, np.zeros(self.vocabulary, bool))
-            for row in mine:
-                used[ids[offsets[row] + 1 : offsets[row + 1]]] = True
+            _mark(ids, offsets, mine, self._used.setdefault(key, np.zeros(self.vocabulary, bool)))
 
     def used(self, keys: Iterable[tuple[Hashable, bool]]) -> int:
         """How many entries of the vocabulary occur in these groups."""
@@ -93,3 +97,43 @@ class Usage:
                 }
             )
         return found
+
+
+@njit(cache=True, nogil=True)
+def _count(data, places, classes, words, characters, of_script):  # type: ignore[no-untyped-def]
+    """Of every text: words, characters that are not white space, and characters by script, as `scripts.unspaced` takes them."""
+    points, kinds = np.empty(WINDOW, np.int32), np.empty(WINDOW, np.uint16)
+    window, starts = np.empty(2, np.int64), np.empty(2, np.int64)
+    for row in range(places.size - 1):
+        begin, stop = places[row], places[row + 1]
+        before = np.uint16(SPACE)
+        while begin < stop:
+            end = min(begin + WINDOW, stop)
+            while begin + WINDOW - 4 < end < stop and data[end] & 0xC0 == 0x80:  # within a character
+                end -= 1
+            window[0], window[1] = begin, end
+            decode(data, window, classes, points, kinds, starts)
+            found = spaces = others = 0
+            for at in range(starts[1]):
+                kind = kinds[at]
+                space = kind & np.uint16(SPACE)
+                spaces += space
+                found += before & (space ^ np.uint16(SPACE))
+                before = space
+                script = kind >> np.uint16(SCRIPT_SHIFT)
+                if script:
+                    of_script[row, script] += 1
+                else:
+                    others += kind & np.uint16(ALPHABETIC)
+            words[row] += found
+            characters[row] += starts[1] - spaces
+            of_script[row, 0] += others // ALPHABETIC
+            begin = end
+
+
+@njit(cache=True, nogil=True)
+def _mark(ids, offsets, rows, used):  # type: ignore[no-untyped-def]
+    """Sets `used` at every id of the texts of these rows but at BOS, their first."""
+    for row in rows:
+        for place in range(offsets[row] + 1, offsets[row + 1]):
+            used[ids[place]] = True

@@ -173,38 +173,59 @@ class Encoder:
         self._check_round_trip()
 
     def encode(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-        """(offsets int64 (n + 1,), ids): document i is `ids[offsets[i]:offsets[i + 1]]`, BOS and then its text."""
-        lengths: list[int] = []
-        pieces: list[np.ndarray] = []
-        bos = np.array([self.bos_id], dtype=self.dtype)
-        for group in _groups(texts.to_pylist()):
-            for ids in self._ids(group):
-                lengths.append(1 + len(ids))
-                pieces += [bos, ids]
-        offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        return offsets, np.concatenate([np.empty(0, dtype=self.dtype), *pieces])
+        """(offsets int64 (n + 1,), ids): document i is `ids[offsets[i]:offsets[i + 1]]`, BOS and then its text.
+
+        TokenizerError for a text of which the tokens would not be every byte.
+        """
+        _, places = text_buffers.of(texts)
+        offsets = np.zeros(len(places), np.int64)
+        pieces = []
+        for first, last in _groups(places):
+            group = ["" if text is None else text for text in texts.slice(first, last - first).to_pylist()]
+            ends, ids = self._encode(group, np.diff(places[first : last + 1]))
+            offsets[first + 1 : last + 1] = offsets[first] + ends[1:]
+            pieces.append(ids)
+        return offsets, pieces[0] if len(pieces) == 1 else np.concatenate([np.empty(0, self.dtype), *pieces])
 
     def disagreement(self, texts: Iterable[str]) -> str | None:
         """The beginning of the first text that tiktoken encodes otherwise than `tokenizers`, or None."""
         for text in texts:
-            ids = self._ids([text])[0]
-            if ids.tolist() != self._tokenizer.encode(text, add_special_tokens=False).ids:
+            _, ids = self._encode([text], np.array([len(text.encode())]))
+            if ids[1:].tolist() != self._tokenizer.encode(text, add_special_tokens=False).ids:
                 return text[:80]
         return None
 
-    def _ids(self, texts: list[str]) -> list[np.ndarray]:
-        """Of every text, without BOS. What the fast engine cannot encode is encoded by the other."""
-        if self._fast is None:
-            found = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-            return [np.array(encoding.ids, dtype=self.dtype) for encoding in found]
-        encoded = self._fast.encode(texts)
-        left = [row for row, ids in enumerate(encoded) if ids is None]
+    def _encode(self, texts: list[str], sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The same for texts of these UTF-8 bytes. What the fast engine cannot encode, or not all of, is encoded by the other."""
+        found: list[np.ndarray | None] = [None] * len(texts) if self._fast is None else self._fast.encode(texts)
+        offsets, ids = self._joined(found)
+        left = np.flatnonzero(self._sizes(offsets, ids) != sizes).tolist()
         if left:
             others = self._tokenizer.encode_batch_fast([texts[row] for row in left], add_special_tokens=False)
             for row, encoding in zip(left, others, strict=True):
-                encoded[row] = np.array(encoding.ids, dtype=np.uint32)
-        return [ids.astype(self.dtype) for ids in encoded if ids is not None]
+                found[row] = np.array(encoding.ids, np.uint32)
+            offsets, ids = self._joined(found)
+            lost = np.flatnonzero(self._sizes(offsets, ids) != sizes).tolist()
+            if lost:
+                raise TokenizerError(f"it changes text: not every byte of {texts[lost[0]][:60]!r} is in its tokens")
+        return offsets, ids
+
+    def _joined(self, found: list[np.ndarray | None]) -> tuple[np.ndarray, np.ndarray]:
+        """BOS and the ids of each text, one after another; those of a text without any are BOS."""
+        offsets = np.zeros(len(found) + 1, np.int64)
+        np.cumsum([1 if ids is None else 1 + len(ids) for ids in found], out=offsets[1:])
+        joined = np.empty(int(offsets[-1]), self.dtype)
+        joined[offsets[:-1]] = self.bos_id
+        for ids, end in zip(found, offsets[1:].tolist(), strict=True):
+            if ids is not None and len(ids):
+                joined[end - len(ids) : end] = ids
+        return offsets, joined
+
+    def _sizes(self, offsets: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Bytes that the tokens of each document stand for."""
+        bounds = np.zeros(len(offsets), np.int64)
+        _measure(ids, offsets, self._pieces[1], bounds)
+        return np.diff(bounds)
 
     def decode(self, ids: np.ndarray) -> bytes:
         """The UTF-8 of the text that `ids` stand for; special ids stand for nothing. ValueError for an unknown id."""
@@ -253,14 +274,15 @@ class Encoder:
         if missing:
             raise TokenizerError(f"{len(missing)} of 256 bytes are no tokens, the first is {missing[0]:#04x}: text would vanish")
         special = set(self.special_tokens.values())
+        alphabet, to_byte = frozenset(byte_of), str.maketrans(byte_of)
         table = [b""] * self.vocabulary
         for token, number in vocabulary.items():
             if number in special:
                 continue
             if number in added:
                 table[number] = added[number].encode()
-            elif all(character in byte_of for character in token):
-                table[number] = bytes(byte_of[character] for character in token)
+            elif alphabet.issuperset(token):
+                table[number] = token.translate(to_byte).encode("latin-1")
             else:
                 raise TokenizerError(f"token {number}, {token!r}, is not made of bytes: only byte-level BPE is supported")
         return table
@@ -335,17 +357,13 @@ class _Sample:
             yield data.decode(errors="ignore")  # a character that the cut went through is left out
 
 
-def _groups(texts: list[str | None]) -> Iterator[list[str]]:
-    group: list[str] = []
-    size = 0
-    for text in texts:
-        group.append(text or "")
-        size += len(group[-1])
-        if size >= ENCODED_AT_ONCE:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+def _groups(places: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Ranges of rows of up to ENCODED_AT_ONCE bytes, or of one row; row i lies between places[i] and places[i + 1]."""
+    first = 0
+    while first < len(places) - 1:
+        last = max(first + 1, int(np.searchsorted(places, places[first] + ENCODED_AT_ONCE, side="right")) - 1)
+        yield first, last
+        first = last
 
 
 def _byte_of_character() -> dict[str, int]:
