@@ -10,10 +10,12 @@ from manifests.rules import Rule
 from pipeline import inputs
 from pipeline.inputs import Slice
 from pipeline.provenance import versions
-from pipeline.receipts import Receipt
+from pipeline.receipts import Receipts
 from pipeline.recipe import Component, StageSpec
+from pipeline.resources import Resources
 from pipeline.steps import Done, Layout, is_filter, spec_of, state_of, work
 from pipeline.work import Work
+from stages import registry
 from stages.stage import Filter
 
 
@@ -51,7 +53,7 @@ def add_row_local(layout: Layout, name: str, spec: StageSpec) -> None:
     stages, block = ([], [spec]) if block_name else ([spec], [])
     described = _described(layout, name, "", stages, block, block_name)
 
-    def everywhere(done: Done) -> list[Receipt]:
+    def everywhere(done: Done) -> Receipts:
         return layout.plan.everywhere(done, before)
 
     _add_deciding(layout, name, spec.name, list(before.values()), everywhere, *described)
@@ -100,6 +102,14 @@ def _described(
     return arguments, given
 
 
+def _resources(given: dict[str, Any]) -> Resources:
+    """What a part takes whose stages and filters `given` builds."""
+    needs = [registry.find(spec["name"]).needs for spec in (*given["stages"], *given["filters"])]
+    cpus, memory, gpus = (sum(getattr(one, kind) for one in needs) for kind in ("cpus", "memory", "gpus"))
+    whole = Resources()
+    return Resources(whole.cpus + cpus, whole.memory + memory, whole.gpus + gpus)
+
+
 def _add_reading(
     layout: Layout,
     step: str,
@@ -111,6 +121,7 @@ def _add_reading(
 ) -> None:
     reader = component.reader
     options = {"format": component.format, **reader.options.model_dump(mode="json")}
+    resources = _resources(given)
     libraries = versions(reader.libraries)
     shown = {"files": list(component.files), **options}
     record = StageRecord(step=step, stage="read", version=reader.version, options=shown, libraries=libraries)
@@ -139,7 +150,7 @@ def _add_reading(
             made.append(work(step, _label(number, part), "read", {**arguments, **slices}, (), {**given, **slices}))
         return made
 
-    layout.add(step, about, [], works)
+    layout.add(step, about, [], works, resources=resources)
 
 
 def _add_deciding(
@@ -147,7 +158,7 @@ def _add_deciding(
     step: str,
     about: str,
     needs: list[str],
-    receipts: Callable[[Done], list[Receipt]],
+    receipts: Callable[[Done], Receipts],
     arguments: dict[str, Any],
     given: dict[str, Any],
 ) -> None:
@@ -157,7 +168,7 @@ def _add_deciding(
             for one in receipts(done)
         ]
 
-    layout.add(step, about, needs, works)
+    layout.add(step, about, needs, works, resources=_resources(given))
 
 
 def _add_rules(
@@ -166,7 +177,7 @@ def _add_rules(
     measured: str,
     block: list[StageSpec],
     block_name: str,
-    receipts: Callable[[Done], list[Receipt]],
+    receipts: Callable[[Done], Receipts],
 ) -> None:
     by_filter: dict[str, list[Rule]] = {spec.name: cast("Filter[Any]", spec.build()).rules() for spec in block}
     for _, record in layout.plan.records:
@@ -190,7 +201,7 @@ def _add_rules(
     layout.add(step, f"decide by the rules of {block_name}: {', '.join(by_filter)}", [measured], works)
 
 
-def _of(layout: Layout, step: str, index: int) -> Callable[[Done], list[Receipt]]:
+def _of(layout: Layout, step: str, index: int) -> Callable[[Done], Receipts]:
     return lambda done: layout.plan.receipts(done, step, index)
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from pipeline.near_duplicates import SHINGLING
 from pipeline.provenance import UNICODE, versions
-from pipeline.receipts import Receipt
+from pipeline.receipts import Receipts
 from pipeline.recipe import StageSpec
 from pipeline.steps import Done, Layout, path_of, prints, state_of, text_bytes_of, work
 from pipeline.work import Work
@@ -100,7 +100,7 @@ def add_line_dedup(layout: Layout, name: str, spec: StageSpec) -> None:
         return layout.over_partitions(groups, "line_groups", arguments, prints(receipts), shared)
 
     def remove_works(done: Done) -> list[Work]:
-        stays = [path_of(one, "stays") for one in done[groups]]
+        stays, upstream = [path_of(one, "stays") for one in done[groups]], prints(done[groups])
         arguments = {**identity, "options": options.model_dump(mode="json")}
         return [
             work(
@@ -108,7 +108,7 @@ def add_line_dedup(layout: Layout, name: str, spec: StageSpec) -> None:
                 f"{index:05d}",
                 "line_remove",
                 {**arguments, "of": receipt.fingerprint},
-                (receipt.fingerprint, *prints(done[groups])),
+                (receipt.fingerprint, *upstream),
                 {"state": state_of(receipt), "stays": stays, "index": index},
             )
             for index, receipt in enumerate(layout.plan.everywhere(done, before))
@@ -139,7 +139,7 @@ def add_substring_dedup(layout: Layout, name: str, spec: StageSpec) -> None:
 def _add_substring_steps(layout: Layout, name: str, before: str, number: int, component: str, identity: dict[str, Any]) -> None:
     find, cut = f"{name}.find", f"{name}.cut"
 
-    def receipts(done: Done) -> list[Receipt]:
+    def receipts(done: Done) -> Receipts:
         return layout.plan.receipts(done, before, number)
 
     def find_works(done: Done) -> list[Work]:
@@ -155,14 +155,14 @@ def _add_substring_steps(layout: Layout, name: str, before: str, number: int, co
         ]
 
     def cut_works(done: Done) -> list[Work]:
-        spans = [path_of(one, "spans") for one in done[find]]
+        spans, upstream = [path_of(one, "spans") for one in done[find]], prints(done[find])
         return [
             work(
                 cut,
                 f"{index:05d}",
                 "cut_substrings",
                 {**identity, "of": receipt.fingerprint},
-                (receipt.fingerprint, *prints(done[find])),
+                (receipt.fingerprint, *upstream),
                 {"state": state_of(receipt), "spans": spans, "index": index},
             )
             for index, receipt in enumerate(receipts(done))
@@ -227,14 +227,14 @@ def _unite(layout: Layout, name: str, verify: str, before: dict[str, str], refer
         return [work(unite, "all", "unite", {}, prints(done[verify]), given)]
 
     def spread_works(done: Done) -> list[Work]:
-        roots = path_of(done[unite][0], "roots")
+        roots, upstream = path_of(done[unite][0], "roots"), prints(done[unite])
         return [
             work(
                 spread,
                 receipt.part,
                 "spread",
                 {"of": receipt.fingerprint, "partition": index, "partitions": layout.partitions},
-                (receipt.fingerprint, *prints(done[unite])),
+                (receipt.fingerprint, *upstream),
                 {"edges": path_of(receipt, "edges"), "nodes": path_of(receipt, "nodes"), "roots": roots},
             )
             for index, receipt in enumerate(done[verify])
@@ -258,7 +258,7 @@ def _compare(
     fetch, verify = f"{name}.fetch", f"{name}.verify"
 
     def fetch_works(done: Done) -> list[Work]:
-        asked = [path_of(one, "requests") for one in done[asking]]
+        asked, upstream = [path_of(one, "requests") for one in done[asking]], prints(done[asking])
         bases = layout.numbering(done, before, references)["bases"]
         arguments = {
             "pair_partitions": layout.partitions,
@@ -271,7 +271,7 @@ def _compare(
             state = state_of(receipt)
             given = {"state": state, "requests": asked, "index": index, "base": bases[index]}
             of = {**arguments, "of": state["digest"], "index": index}
-            works.append(work(fetch, f"{index:05d}", "fetch", of, (state["digest"], *prints(done[asking])), given))
+            works.append(work(fetch, f"{index:05d}", "fetch", of, (state["digest"], *upstream), given))
         return works
 
     def verify_works(done: Done) -> list[Work]:

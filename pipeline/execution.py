@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.receipts import Receipt
+from pipeline.resources import GIB
 from pipeline.work import Work, execute
 
 IN_FLIGHT_PER_CPU = 4
@@ -59,7 +60,8 @@ class InlineExecutor(Executor):
 
 
 class RayExecutor(Executor):
-    """Each part is one Ray task of one CPU; a bounded number is in flight, so that nothing piles up at the head."""
+    """Each part is one Ray task, which takes what its step declares; a bounded number is in flight, so that nothing piles up at
+    the head."""
 
     def __init__(self, address: str | None = None, workers: int | None = None) -> None:
         self.address = address or os.environ.get("RAY_ADDRESS") or None
@@ -103,17 +105,20 @@ class RayExecutor(Executor):
         self.cpus = max(1, int(resources.get("CPU", 1)))
         if self.workers is not None:
             self.cpus = min(self.cpus, self.workers)
-        self.task = ray.remote(num_cpus=1, max_retries=RETRIES, retry_exceptions=[OSError, MemoryError])(execute)  # type: ignore[call-overload]
+        self.task = ray.remote(max_retries=RETRIES, retry_exceptions=[OSError, MemoryError])(execute)  # type: ignore[call-overload]
 
     def run(self, corpus_url: str, works: list[Work]) -> Generator[Outcome, None, None]:
         self.start()
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        self.most_memory = int(max((node.get("memory", 0) for node in nodes if node.get("CPU", 0) >= 1), default=0)) or GIB
         waiting = iter(works)
         flying: dict[Any, Work] = {}
         limit = self.cpus * IN_FLIGHT_PER_CPU
 
         def launch() -> None:
             for work in waiting:
-                flying[self.task.options(name=f"{work.step} {work.part}").remote(corpus_url, work)] = work
+                task = self.task.options(name=f"{work.step} {work.part}", **self._resources(work))
+                flying[task.remote(corpus_url, work)] = work
                 if len(flying) >= limit:
                     return
 
@@ -128,6 +133,13 @@ class RayExecutor(Executor):
         finally:
             for reference in flying:
                 self.ray.cancel(reference, force=True)
+
+    def _resources(self, work: Work) -> dict[str, Any]:
+        """What Ray takes from a node for the part: what it declares, but of memory no more than the largest node has, on which it
+        then runs alone."""
+        wanted = work.resources
+        options: dict[str, Any] = {"num_cpus": wanted.cpus, "memory": min(wanted.memory, self.most_memory)}
+        return options | ({"num_gpus": wanted.gpus} if wanted.gpus else {})
 
     def _outcome(self, reference: Any, work: Work) -> Outcome:
         try:

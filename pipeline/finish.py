@@ -30,7 +30,7 @@ from manifests.manifest import (
 )
 from manifests.storage import Folder, sync_directory
 from manifests.verify import listed_files
-from pipeline.receipts import FileEntry, Receipt, receipt_name
+from pipeline.receipts import FileEntry, Receipts, receipt_name
 from pipeline.steps import Done, Plan
 from stages.line_dedup import UNITS
 from stages.stage import Filter, Stage
@@ -227,7 +227,7 @@ def _component(plan: Plan, done: Done, name: str, shards: list[Shard]) -> Compon
     )
 
 
-def _inputs(receipts: list[Receipt]) -> list[InputFile]:
+def _inputs(receipts: Receipts) -> list[InputFile]:
     """Every input file once."""
     return sorted((one for receipt in receipts for one in receipt.inputs), key=lambda one: one.path)
 

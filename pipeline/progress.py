@@ -5,21 +5,30 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.console import Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as RichProgress
+from rich.table import Table
+from rich.text import Text
 
 from manifests.terminal import terminal, visible
-from pipeline.receipts import Receipt
+from pipeline.resources import MIB
+from pipeline.tally import StepTally, Tally
 
 PLAIN_SECONDS = 10.0
 """Without a terminal, a line about a running step at most this often."""
+SHOWN_RULES = 3
+TABLE_SHARE = 0.001
+"""Steps and stages that took less than this share of all processor time are summed up in one line."""
 
 
 class Bar(Protocol):
-    def advance(self, receipt: Receipt) -> None: ...
+    def advance(self) -> None: ...
 
 
 class Progress:
@@ -39,67 +48,141 @@ class Progress:
             self.line(trace)
 
     @contextlib.contextmanager
-    def step(self, name: str, about: str, parts: int, finished: int) -> Iterator[Bar]:
-        """A step of `parts`, of which `finished` were done before."""
-        made = _Rates()
+    def step(self, tally: StepTally) -> Iterator[Bar]:
+        """Shows a step while the block lasts, and a line about it at its end; the bar is to be told of every part in `tally`."""
         if self.console.is_terminal and not self.quiet:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TimeRemainingColumn(),
-            )
-            with RichProgress(*columns, console=self.console, transient=True) as shown:
-                task = shown.add_task(f"{name}: {about}", total=parts, completed=finished, rate="")
-                yield _RichBar(shown, task, made)
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
+            bar = RichProgress(*columns, console=self.console)
+            with Live(console=self.console, transient=True) as live:
+                shown = _Shown(bar, live, tally)
+                shown.advance()
+                yield shown
         else:
-            yield _PlainBar(self, name, parts, finished, made)
-        kept = f", {made.removed:,} removed" if made.documents else ""
-        again = f" ({finished} done before)" if finished else ""
-        self.line(f"{name}: {parts} parts{again}{kept}; {made.text()}")
+            yield _Plain(self, tally)
+        tally.tick()
+        again = f" ({tally.before:,} done before)" if tally.before else ""
+        failed = f", {tally.failed:,} failed" if tally.failed else ""
+        self.line(f"{tally.name}: {_of(tally)} parts{again}{failed}; {'; '.join(rates(tally))}")
+
+    def times(self, tally: Tally) -> None:
+        """Where the time went, as a table."""
+        if not self.quiet and any(step.done for step in tally.steps):
+            self.console.print(times(tally))
 
 
-class _Rates:
-    def __init__(self) -> None:
-        self.started = time.monotonic()
-        self.documents = 0
-        self.removed = 0
-        self.bytes = 0
-
-    def add(self, receipt: Receipt) -> None:
-        if receipt.counts:
-            self.documents += receipt.counts[0].documents_in
-            self.bytes += sum(one.bytes for one in receipt.inputs) or receipt.counts[0].bytes_in
-        self.removed += sum(sum(count.removed.values()) for count in receipt.counts)
-
-    def text(self) -> str:
-        seconds = max(time.monotonic() - self.started, 1e-3)
-        if not self.documents:
-            return f"{seconds:.1f} s"
-        rates = f"{self.documents / seconds:,.0f}/s, {self.bytes / seconds / 1e6:.1f} MB/s"
-        return f"{self.documents:,} documents, {rates}, {seconds:.1f} s"
+def rates(step: StepTally) -> list[str]:
+    """How fast a step is, in words, and by which rules it removes."""
+    seconds = max(step.seconds, 1e-3)
+    if not step.documents:
+        return [span(step.seconds)]
+    fast = f"{step.documents:,} documents in {span(step.seconds)}, {step.documents / seconds:,.0f}/s"
+    size = f", {step.bytes / seconds / 1e6:,.1f} MB/s" if step.bytes else ""
+    return [fast + size, *removals(step.removed, step.documents)]
 
 
-class _RichBar:
-    def __init__(self, shown: RichProgress, task: object, made: _Rates) -> None:
-        self.shown, self.task, self.made = shown, task, made
+def removals(removed: Counter[str], documents: int) -> list[str]:
+    """What was removed and by which rules most, if anything was."""
+    if not sum(removed.values()):
+        return []
+    most = sorted(removed.items(), key=lambda one: (-one[1], one[0]))
+    shown = ", ".join(f"{rule} {number / documents:.1%}" for rule, number in most[:SHOWN_RULES])
+    more = f", {len(most) - SHOWN_RULES} more rules" if len(most) > SHOWN_RULES else ""
+    return [f"{sum(removed.values()):,} removed ({sum(removed.values()) / documents:.1%}): {shown}{more}"]
 
-    def advance(self, receipt: Receipt) -> None:
-        self.made.add(receipt)
-        self.shown.update(self.task, advance=1, rate=self.made.text())  # type: ignore[arg-type]
+
+def span(seconds: float) -> str:
+    """A time as a person says it."""
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    minutes = round(seconds / 60)
+    return (
+        f"{minutes} min"
+        if minutes < 120
+        else f"{minutes // 60} h {minutes % 60:02d} min"
+        if minutes < 2880
+        else f"{minutes / 1440:.1f} days"
+    )
 
 
-class _PlainBar:
-    def __init__(self, progress: Progress, name: str, parts: int, finished: int, made: _Rates) -> None:
-        self.progress, self.name, self.parts, self.finished, self.made = progress, name, parts, finished, made
+def times(tally: Tally) -> Table:
+    """Steps and the stages within them by the processor time that their parts took in this run."""
+    table = Table(box=None, pad_edge=False, title="where the time went", title_justify="left")
+    headings = ("step", "parts", "CPU s", "share", "wall s", "documents/s and CPU", "peak MiB", "of declared")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "step" else "right", no_wrap=True)
+    total = max(1e-9, sum(step.cpu_seconds for step in tally.steps))
+    small: list[StepTally] = []
+    for step in tally.steps:
+        if not step.done:
+            continue
+        if step.cpu_seconds < TABLE_SHARE * total:
+            small.append(step)
+            continue
+        rate = f"{step.documents / step.cpu_seconds:,.0f}" if step.documents and step.cpu_seconds else ""
+        memory = (f"{step.peak_bytes / MIB:,.0f}", f"{step.peak_bytes / step.resources.memory:.0%}")
+        table.add_row(
+            step.name,
+            f"{step.done:,}",
+            f"{step.cpu_seconds:,.1f}",
+            f"{step.cpu_seconds / total:.1%}",
+            f"{step.seconds:,.1f}",
+            rate,
+            *memory,
+        )
+        within = sum(step.stages.values())
+        for stage, seconds in step.stages.most_common() if len(step.stages) > 1 else ():
+            share = step.cpu_seconds * seconds / max(within, 1e-9) / total
+            if share >= TABLE_SHARE:
+                table.add_row(f"  {stage}", "", "", f"{share:.1%}", "", "", "", "")
+    if small:
+        cpu = sum(step.cpu_seconds for step in small)
+        wall = sum(step.seconds for step in small)
+        table.add_row(
+            f"{len(small)} more steps",
+            f"{sum(step.done for step in small):,}",
+            f"{cpu:,.1f}",
+            f"{cpu / total:.1%}",
+            f"{wall:,.1f}",
+            "",
+            "",
+            "",
+        )
+    parts = sum(step.done for step in tally.steps)
+    table.add_row(
+        "all", f"{parts:,}", f"{total:,.1f}", "100.0%", f"{(tally.ended or time.time()) - tally.started:,.1f}", "", "", ""
+    )
+    return table
+
+
+def _of(step: StepTally) -> str:
+    done = step.before + step.done
+    return f"{done:,}" if done == step.parts else f"{done:,} of {step.parts:,}"
+
+
+class _Shown:
+    """A bar, and below it what the step does to documents."""
+
+    def __init__(self, bar: RichProgress, live: Live, step: StepTally) -> None:
+        self.bar, self.live, self.step = bar, live, step
+        self.task = bar.add_task(step.name, total=step.parts, completed=step.before, left="")
+
+    def advance(self) -> None:
+        step = self.step
+        left = "" if step.left is None else f"{span(step.left)} left"
+        self.bar.update(self.task, completed=step.before + step.done, left=left)
+        said = rates(step) if step.done else [step.about]
+        below = [Text(f"  {visible(text)}", style="dim", no_wrap=True, overflow="ellipsis") for text in said]
+        self.live.update(Group(self.bar, *below))
+
+
+class _Plain:
+    def __init__(self, progress: Progress, step: StepTally) -> None:
+        self.progress, self.step = progress, step
         self.said = time.monotonic()
 
-    def advance(self, receipt: Receipt) -> None:
-        self.made.add(receipt)
-        self.finished += 1
+    def advance(self) -> None:
         if time.monotonic() - self.said > PLAIN_SECONDS:
             self.said = time.monotonic()
-            left = (self.parts - self.finished) * (time.monotonic() - self.made.started) / max(1, self.finished)
-            self.progress.line(f"{self.name}: {self.finished} of {self.parts} parts; {self.made.text()}; about {left:.0f} s left")
+            left = "" if self.step.left is None else f"; about {span(self.step.left)} left"
+            self.progress.line(f"{self.step.name}: {_of(self.step)} parts; {'; '.join(rates(self.step))}{left}")
             sys.stderr.flush()

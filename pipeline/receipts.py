@@ -8,15 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from itertools import accumulate
+from typing import Any, overload
 
+import zstandard
 from pydantic import BaseModel, Field, ValidationError
 
 from manifests.manifest import InputFile
 from manifests.storage import Folder, Written
 
 RECEIPTS = "receipts"
+LOADERS = 16
+HELD_BYTES = 4 << 20
+"""Of a step's receipts, packed, in the driver's memory; beyond that they lie in a temporary file."""
 
 
 class FileEntry(BaseModel):
@@ -72,9 +81,91 @@ class Receipt(BaseModel):
     """Documents removed because something broke on them (crash, timeout, memory, error): id, stage, rule, detail."""
     values: dict[str, Any] = Field(default_factory=dict)
     run: dict[str, Any] = Field(default_factory=dict)
+    """What was observed while it ran: host, process, times, memory (see pipeline.resources). Nothing is decided by it."""
 
     def add(self, role: str, written: Written, rows: int) -> None:
         self.files[role] = FileEntry(path=written.path, bytes=written.size, sha256=written.sha256, rows=rows)
+
+
+class Receipts(Sequence[Receipt]):
+    """Receipts in order, as later steps ask for them. The driver of a large run has millions: here each is some 200 packed bytes,
+    which a temporary file takes when they are many, and is read anew whenever it is asked for."""
+
+    def __init__(self, pieces: Iterable[tuple[Packed, Sequence[int]]] = ()) -> None:
+        self._pieces = [(packed, where) for packed, where in pieces if len(where)]
+        self._ends = list(accumulate(len(where) for _, where in self._pieces))
+
+    @staticmethod
+    def of(receipts: Iterable[Receipt]) -> Receipts:
+        packed = Packed()
+        return Receipts([(packed, array("L", [packed.add(one) for one in receipts]))])
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        return tuple(packed.fingerprint(at) for packed, where in self._pieces for at in where)
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def __iter__(self) -> Iterator[Receipt]:
+        for packed, where in self._pieces:
+            yield from map(packed.receipt, where)
+
+    @overload
+    def __getitem__(self, index: int) -> Receipt: ...
+    @overload
+    def __getitem__(self, index: slice) -> Receipts: ...
+    def __getitem__(self, index: int | slice) -> Receipt | Receipts:
+        if isinstance(index, int):
+            at = range(len(self))[index]
+            piece = bisect_right(self._ends, at)
+            packed, where = self._pieces[piece]
+            return packed.receipt(where[at - self._ends[piece]])
+        chosen = range(len(self))[index]
+        if chosen.step != 1:
+            raise ValueError("receipts are cut in their order")
+        pieces = []
+        for (packed, where), end in zip(self._pieces, self._ends, strict=True):
+            start = end - len(where)
+            pieces.append((packed, where[max(0, chosen.start - start) : max(0, chosen.stop - start)]))
+        return Receipts(pieces)
+
+    def __add__(self, others: Receipts) -> Receipts:
+        return Receipts([*self._pieces, *others._pieces])
+
+
+class Packed:
+    """The receipts of one step, packed one by one: they differ by little but their numbers and hashes, so the first is the
+    dictionary of the others."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(HELD_BYTES)  # noqa: SIM115 - it lives as long as this does
+        self._starts = array("Q", [0])
+        self._fingerprints = bytearray()
+        self._pack: zstandard.ZstdCompressor | None = None
+
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def add(self, receipt: Receipt) -> int:
+        """The receipt's number."""
+        raw = receipt.model_dump_json().encode()
+        if self._pack is None:
+            shared = zstandard.ZstdCompressionDict(raw, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
+            self._pack, self._unpack = zstandard.ZstdCompressor(dict_data=shared), zstandard.ZstdDecompressor(dict_data=shared)
+        self._file.seek(self._starts[-1])
+        self._starts.append(self._starts[-1] + self._file.write(self._pack.compress(raw)))
+        self._fingerprints += receipt.fingerprint.encode()
+        self._width = len(receipt.fingerprint)
+        return len(self) - 1
+
+    def receipt(self, number: int) -> Receipt:
+        start, end = self._starts[number], self._starts[number + 1]
+        self._file.seek(start)
+        return Receipt.model_validate_json(self._unpack.decompress(self._file.read(end - start)))
+
+    def fingerprint(self, number: int) -> str:
+        return self._fingerprints[number * self._width : (number + 1) * self._width].decode()
 
 
 def receipt_name(step: str, fingerprint: str) -> str:
@@ -99,10 +190,13 @@ def load(corpus: Folder, step: str, fingerprint: str) -> Receipt | None:
     return receipt if (receipt.step, receipt.fingerprint) == (step, fingerprint) else None
 
 
-def finished(corpus: Folder, step: str, fingerprints: list[str]) -> dict[str, Receipt]:
-    """Fingerprint → receipt for those of `fingerprints` that are done."""
+def finished(corpus: Folder, step: str, fingerprints: Iterable[str]) -> Iterator[Receipt]:
+    """The receipts of those of `fingerprints` that are done, each once, in their order."""
     there = set(corpus.names(f"{RECEIPTS}/{step}"))
-    wanted = [one for one in fingerprints if receipt_name(step, one) in there]
-    with ThreadPoolExecutor(16) as pool:
-        loaded = pool.map(lambda one: load(corpus, step, one), wanted)
-        return {one: receipt for one, receipt in zip(wanted, loaded, strict=True) if receipt is not None}
+    wanted = [one for one in dict.fromkeys(fingerprints) if receipt_name(step, one) in there]
+    del there
+    with ThreadPoolExecutor(LOADERS) as pool:
+        for first in range(0, len(wanted), LOADERS * LOADERS):  # a pool's map would hold them all
+            for receipt in pool.map(lambda one: load(corpus, step, one), wanted[first : first + LOADERS * LOADERS]):
+                if receipt is not None:
+                    yield receipt

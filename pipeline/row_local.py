@@ -25,6 +25,7 @@ from pipeline.documents import CATALOGUE, STORED
 from pipeline.inputs import HashingStream, Slice, check_unchanged, input_record
 from pipeline.provenance import check_data, check_identity, check_libraries
 from pipeline.receipts import State
+from pipeline.resources import Clock
 from pipeline.shuffle import IPC
 from pipeline.work import Task
 from stages import registry
@@ -47,15 +48,17 @@ def read_and_decide(task: Task) -> None:
     """inputs: `slices` and `source` of a component, or `state` of an earlier part; `stages`; `filters` with their `block`."""
     specs, filter_specs = task.inputs["stages"], task.inputs["filters"]
     applied = Applied(task.work.step)
+    clock = Clock(task.receipt.run)
     with contextlib.ExitStack() as stack:
-        stages: list[Stage[Any]] = []
-        for spec in specs:
-            stage = build(spec)
-            stack.callback(stage.close)
-            stages.append(stage)
-        filters: list[Filter[Any]] = [build(spec) for spec in filter_specs]
-        block = task.arguments.get("block")
-        compile_once([*stages, *filters])
+        with clock.times("set up"):
+            stages: list[Stage[Any]] = []
+            for spec in specs:
+                stage = build(spec)
+                stack.callback(stage.close)
+                stages.append(stage)
+            filters: list[Filter[Any]] = [build(spec) for spec in filter_specs]
+            block = task.arguments.get("block")
+            compile_once([*stages, *filters])
         for name in _stage_names(task, stages, block):
             applied.expect(name)
         kept = stack.enter_context(Stream(task, "documents", STORED))
@@ -65,7 +68,7 @@ def read_and_decide(task: Task) -> None:
             schema = signals_schema({name: type_ for one in filters for name, type_ in one.signals.items()})
             signals = stack.enter_context(Stream(task, "signals", schema))
         records = size = 0
-        for batch in _batches(task):
+        for batch in clock.reading(_batches(task)):
             if catalogue is not None:
                 catalogue.write(batch.select(CATALOGUE.names))
                 numbers = pa.array(np.arange(records, records + batch.num_rows, dtype=np.int64))
@@ -73,14 +76,18 @@ def read_and_decide(task: Task) -> None:
                 batch = applied.losses(batch.append_column("row", numbers))
             for stage in stages:
                 if batch.num_rows:
-                    batch = applied.stage(stage, batch)
+                    with clock.times(stage.name):
+                        batch = applied.stage(stage, batch)
             if batch.num_rows and signals is not None:
-                batch, measured = applied.measure(filters, f"{block}.measure", batch)
+                with clock.times("measure"):
+                    batch, measured = applied.measure(filters, f"{block}.measure", batch)
                 columns = {name: batch[name] for name in ("component", "file", "position")}
                 arrays = {"id": printed_ids(batch), **columns, **measured}
-                signals.write(pa.record_batch([arrays[name] for name in signals.schema.names], schema=signals.schema))
+                with clock.times("write"):
+                    signals.write(pa.record_batch([arrays[name] for name in signals.schema.names], schema=signals.schema))
             if batch.num_rows:
-                kept.write(_stored(batch))
+                with clock.times("write"):
+                    kept.write(_stored(batch))
                 size += int(documents.text_bytes(batch["text"]).sum())
         reports = {stage.name: stage.report() for stage in stages} | {one.name: one.report() for one in filters}
     task.receipt.values["text_bytes"] = size

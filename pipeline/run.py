@@ -6,25 +6,32 @@ import contextlib
 import os
 import socket
 import time
+from array import array
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from manifests.manifest import MANIFEST, Manifest, ManifestError
 from manifests.storage import Folder
 from manifests.verify import listed_files
-from pipeline import lock, receipts
+from pipeline import lock, receipts, standing
 from pipeline.execution import Executor
 from pipeline.finish import finish, plan_digest
 from pipeline.inputs import PART_BYTES, InputError, source_folder
+from pipeline.journal import Journal
+from pipeline.metrics import Metrics
 from pipeline.plan import make_plan
 from pipeline.progress import Progress
-from pipeline.receipts import Receipt
+from pipeline.receipts import Packed, Receipt, Receipts
 from pipeline.recipe import Recipe
+from pipeline.resources import MIB
 from pipeline.steps import Done, Plan, Step
 from pipeline.summary import changes, removals_so_far
+from pipeline.tally import StepTally, Tally
 from pipeline.work import STEPS, Work
 
 SHOWN_FAILURES = 5
+MARGIN_MIB = 256
 MOST_FAILURES = 20
 """A step that has so many failed parts is broken: no more of it is started."""
 
@@ -49,36 +56,72 @@ class Result:
     """Step → parts that ran now; the others were done before."""
 
 
-def run(recipe: Recipe, corpus: Folder, executor: Executor, progress: Progress, part_bytes: int = PART_BYTES) -> Result:
-    """Builds the corpus and returns its manifest. RunFailed when a part cannot be done; starting again goes on from there."""
+@dataclass
+class _Run:
+    """What the steps of a run share."""
+
+    corpus: Folder
+    recipe: Recipe
+    executor: Executor
+    progress: Progress
+    tally: Tally
+    journal: Journal
+    metrics: Metrics
+
+
+def run(
+    recipe: Recipe,
+    corpus: Folder,
+    executor: Executor,
+    progress: Progress,
+    part_bytes: int = PART_BYTES,
+    needs: Mapping[str, str] | None = None,
+    echo: bool = False,
+) -> Result:
+    """Builds the corpus and returns its manifest. RunFailed when a part cannot be done; starting again goes on from there.
+
+    `needs` says otherwise what parts take, by step or stage (see `pipeline.resources`); `echo` writes the log of the run to
+    standard error too. Neither changes the corpus.
+    """
     started = time.time()
     check_apart(recipe, corpus)
     with lock.exclusive(corpus) as held:
         plan = make_plan(recipe, part_bytes)
+        plan.declare(needs or {})
+        if (manifest := _finished_before(corpus, recipe, standing.same(corpus, plan))) is not None:
+            return Result(manifest, dict.fromkeys((step.name for step in plan.steps), 0))
         known = _known(plan, corpus)
-        if len(known) == len(plan.steps) and (manifest := _finished_before(corpus, recipe, plan, known)) is not None:
-            return Result(manifest, dict.fromkeys(known, 0))
-        there = {f"{STEPS}/{stamp.path}": stamp.size for stamp in corpus.folder(STEPS).stamps()} if corpus.exists(STEPS) else {}
+        if len(known) == len(plan.steps):
+            wanted = plan_digest(plan, known)
+            if (manifest := _finished_before(corpus, recipe, wanted)) is not None:
+                standing.save(corpus, plan, wanted)
+                return Result(manifest, dict.fromkeys(known, 0))
+        tally = Tally(recipe.path, corpus.url, len(plan.steps))
         done: Done = {}
         ran: dict[str, int] = {}
-        for step in plan.steps:
+        with Journal(corpus, tally, echo) as journal:
+            this = _Run(corpus, recipe, executor, progress, tally, journal, Metrics(recipe.corpus))
+            for step in plan.steps:
+                held.check()
+                done[step.name], ran[step.name] = _run_step(step, done, known.pop(step.name, None), this)
             held.check()
-            done[step.name], ran[step.name] = _run_step(step, done, corpus, executor, progress, recipe, there)
-        held.check()
-        progress.line("writing the manifest")
-        manifest = finish(
-            corpus,
-            plan,
-            done,
-            {
-                "started": round(started, 3),
-                "ended": round(time.time(), 3),
-                "host": socket.gethostname(),
-                "process": os.getpid(),
-                "parts": len(plan.parts),
-                "parts_run": sum(ran.values()),
-            },
-        )
+            progress.line("writing the manifest")
+            manifest = finish(
+                corpus,
+                plan,
+                done,
+                {
+                    "started": round(started, 3),
+                    "ended": round(time.time(), 3),
+                    "host": socket.gethostname(),
+                    "process": os.getpid(),
+                    "parts": len(plan.parts),
+                    "parts_run": sum(ran.values()),
+                },
+            )
+            standing.save(corpus, plan, plan_digest(plan, done))
+            tally.digest = manifest.digest
+        progress.times(tally)
         return Result(manifest, ran)
 
 
@@ -119,11 +162,11 @@ def survey(recipe: Recipe, corpus: Folder, part_bytes: int = PART_BYTES) -> tupl
             continue
         works = step.works(done)
         prints = [work.fingerprint for work in works]
-        found = receipts.finished(corpus, step.name, prints)
-        finished = [found[one] for one in prints if one in found]
-        reports.append(StepReport(step, len(works), len(finished)))
-        if len(finished) == len(works):
-            done[step.name] = finished
+        found = _Found(receipts.finished(corpus, step.name, prints))
+        finished = sum(one in found.at for one in prints)
+        reports.append(StepReport(step, len(works), finished))
+        if finished == len(works):
+            done[step.name] = found.ordered(prints)
     return reports, changed
 
 
@@ -132,55 +175,107 @@ def _known(plan: Plan, corpus: Folder) -> Done:
     known: Done = {}
     for step in plan.steps:
         prints = [work.fingerprint for work in step.works(known)]
-        found = receipts.finished(corpus, step.name, prints)
-        if len(found) < len(set(prints)):
+        found = _Found(receipts.finished(corpus, step.name, prints))
+        if len(found.at) < len(set(prints)):
             break
-        known[step.name] = [found[one] for one in prints]
+        known[step.name] = found.ordered(prints)
     return known
 
 
-def _run_step(
-    step: Step, done: Done, corpus: Folder, executor: Executor, progress: Progress, recipe: Recipe, there: dict[str, int]
-) -> tuple[list[Receipt], int]:
-    """`there` are the work files that were left when the run began."""
+class _Found:
+    """Receipts as they come, to be put in order."""
+
+    def __init__(self, receipts: Iterable[Receipt] = ()) -> None:
+        self.packed = Packed()
+        self.at: dict[str, int] = {}
+        for receipt in receipts:
+            self.add(receipt)
+
+    def add(self, receipt: Receipt) -> None:
+        self.at[receipt.fingerprint] = self.packed.add(receipt)
+
+    def ordered(self, prints: Sequence[str]) -> Receipts:
+        return Receipts([(self.packed, array("L", [self.at[one] for one in prints]))])
+
+
+def _run_step(step: Step, done: Done, known: Receipts | None, this: _Run) -> tuple[Receipts, int]:
+    """The step's receipts, and how many parts had to run. `known` are all of them, where they have been read already."""
     works = step.works(done)
     prints = [work.fingerprint for work in works]
-    found = receipts.finished(corpus, step.name, prints)
-    for one, receipt in list(found.items()):
-        if any(there.get(entry.path) != entry.bytes for entry in receipt.files.values()):
-            # Work files may be deleted once a corpus is built. A part that lost them is as good as never run.
-            corpus.delete(receipts.receipt_name(step.name, one))
-            del found[one]
+    tally = this.tally.begin(step.name, step.about, len(set(prints)), step.resources)
+    found = _there(step, prints, known, this)
     # Parts that hold the same, which only empty ones do, are one piece of work.
-    todo = list({one: work for work, one in zip(works, prints, strict=True) if one not in found}.values())
+    todo = list({one: work for work, one in zip(works, prints, strict=True) if one not in found.at}.values())
+    parts = len(works)
+    del works
+    this.journal.step_started(tally)
     if todo:
-        failures: list[tuple[Work, str]] = []
-        with (
-            progress.step(step.name, step.about, len(set(prints)), len(found)) as bar,
-            contextlib.closing(executor.run(corpus.url, todo)) as outcomes,
-        ):
-            for outcome in outcomes:
-                if outcome.receipt is not None:
-                    found[outcome.receipt.fingerprint] = outcome.receipt
-                    bar.advance(outcome.receipt)
-                    continue
-                failures.append((outcome.work, outcome.error or "unknown"))
-                progress.failure(step.name, outcome.work.part, outcome.error or "", outcome.trace)
-                if len(failures) >= MOST_FAILURES:
-                    break
-        if failures:
-            raise RunFailed(_failure_text(step, failures, len(works)))
-    ordered = [found[one] for one in prints]
-    _check_errors(step, ordered, recipe, corpus)
+        _run_parts(step, [replace(work, resources=step.resources) for work in todo], parts, found, tally, this)
+    ordered = found.ordered(prints)
+    _check_errors(step, ordered, this.recipe, this.corpus)
     if step.check is not None:
         try:
             step.check(ordered)
         except Exception as error:
             raise RunFailed(f"{step.name}: {error}; {removals_so_far(done)}") from error
+    this.journal.step_ended(tally)
+    if tally.peak_bytes > step.resources.memory:
+        took, declared = tally.peak_bytes / MIB, step.resources.memory / MIB
+        this.progress.line(
+            f"note: a part of {step.name} took {took:,.0f} MiB of memory and {declared:,.0f} are declared: "
+            f"with --resources {step.name}:memory={took + MARGIN_MIB:.0f}MiB fewer run on a node at a time"
+        )
     return ordered, len(todo)
 
 
-def _check_errors(step: Step, ordered: list[Receipt], recipe: Recipe, corpus: Folder) -> None:
+def _there(step: Step, prints: list[str], known: Receipts | None, this: _Run) -> _Found:
+    """Receipts of the parts that are done. Work files may be deleted once a corpus is built: a part that lost them is as good as
+    never run, and its receipt goes."""
+    corpus, found = this.corpus, _Found()
+    own = f"{STEPS}/{step.name}"
+    sizes: dict[str, int] | None = None
+    for receipt in receipts.finished(corpus, step.name, prints) if known is None else known:
+        if sizes is None:
+            there = corpus.folder(own)
+            sizes = {f"{own}/{stamp.path}": stamp.size for stamp in there.stamps()} if corpus.exists(own) else {}
+        if receipt.fingerprint in found.at:
+            continue
+        if any(sizes.get(entry.path) != entry.bytes for entry in receipt.files.values()):
+            corpus.delete(receipts.receipt_name(step.name, receipt.fingerprint))
+            continue
+        found.add(receipt)
+        this.tally.known([receipt])
+    return found
+
+
+def _run_parts(step: Step, todo: list[Work], parts: int, found: _Found, tally: StepTally, this: _Run) -> None:
+    """Runs what is left of a step; RunFailed when a part cannot be done."""
+    failures: list[tuple[Work, str]] = []
+    this.metrics.step(tally)
+    with this.progress.step(tally) as bar, contextlib.closing(this.executor.run(this.corpus.url, todo)) as outcomes:
+        for outcome in outcomes:
+            work, receipt = outcome.work, outcome.receipt
+            if receipt is not None:
+                found.add(receipt)
+                this.tally.add(work, receipt)
+                this.journal.part_done(work, receipt)
+                this.metrics.part_done(tally, work, receipt)
+                bar.advance()
+                continue
+            error = outcome.error or "unknown"
+            failures.append((work, error))
+            this.tally.fail(work, error)
+            this.journal.part_failed(work, error, outcome.trace)
+            this.metrics.part_failed(tally, work)
+            this.progress.failure(step.name, work.part, error, outcome.trace)
+            bar.advance()
+            if len(failures) >= MOST_FAILURES:
+                break
+    if failures:
+        raise RunFailed(_failure_text(step, failures, parts))
+
+
+def _check_errors(step: Step, ordered: Receipts, recipe: Recipe, corpus: Folder) -> None:
     """A bug in a stage must not empty a corpus successfully: too many crashes, time-outs and exceptions fail the run. The parts
     with them are forgotten, so that they run again when the cause is mended."""
     broken: Counter[str] = Counter(error["stage"] for receipt in ordered for error in receipt.errors)
@@ -200,15 +295,14 @@ def _check_errors(step: Step, ordered: list[Receipt], recipe: Recipe, corpus: Fo
             )
 
 
-def _finished_before(corpus: Folder, recipe: Recipe, plan: Plan, done: Done) -> Manifest | None:
-    """The manifest that is there, if it is of this recipe and these very parts."""
-    if not corpus.exists(MANIFEST):
+def _finished_before(corpus: Folder, recipe: Recipe, wanted: str | None) -> Manifest | None:
+    """The manifest that is there, if it is of this recipe and of the parts whose digest is `wanted`."""
+    if wanted is None or not corpus.exists(MANIFEST):
         return None
     try:
         manifest = Manifest.load(corpus)
     except ManifestError:
         return None
-    wanted = plan_digest(plan, done)
     if manifest.run.get("plan") != wanted or manifest.content.recipe_sha256 != recipe.digest:
         return None
     there = {}

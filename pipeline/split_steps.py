@@ -8,7 +8,7 @@ from typing import cast
 from pipeline.duplicate_steps import verified_components
 from pipeline.near_duplicates import SHINGLING
 from pipeline.provenance import UNICODE
-from pipeline.receipts import Receipt
+from pipeline.receipts import Receipts
 from pipeline.recipe import StageSpec
 from pipeline.steps import Done, Layout, path_of, prints, state_of, work
 from pipeline.work import Work
@@ -34,7 +34,7 @@ def add_split(layout: Layout, name: str, spec: StageSpec) -> None:
         return layout.over_partitions(group, "group", {"version": split.VERSION}, prints(receipts), shared)
 
     def assign_works(done: Done) -> list[Work]:
-        groups = [path_of(one, "groups") for one in done[group]]
+        groups, upstream = [path_of(one, "groups") for one in done[group]], prints(done[group])
         arguments = {
             "seed": layout.recipe.seed,
             "shares": options.shares,
@@ -49,7 +49,7 @@ def add_split(layout: Layout, name: str, spec: StageSpec) -> None:
                 f"{index:05d}",
                 "assign",
                 {**arguments, "of": receipt.fingerprint},
-                (receipt.fingerprint, *prints(done[group])),
+                (receipt.fingerprint, *upstream),
                 {"state": state_of(receipt), "groups": groups, "index": index},
             )
             for index, receipt in enumerate(layout.plan.everywhere(done, before))
@@ -74,7 +74,7 @@ def add_split(layout: Layout, name: str, spec: StageSpec) -> None:
             for receipt in done[assign]
         ]
 
-    def check(receipts: list[Receipt]) -> None:
+    def check(receipts: Receipts) -> None:
         documents = Counter[str]()
         for receipt in receipts:
             documents.update(receipt.values["documents"])

@@ -6,17 +6,18 @@ since some follow from their counts; each part is a `Work` (see pipeline.work), 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from manifests.manifest import StageRecord
 from pipeline.corpus_log import LOG_ROWS
 from pipeline.inputs import Slice
 from pipeline.provenance import data_digests, versions
-from pipeline.receipts import Receipt
+from pipeline.receipts import Receipt, Receipts
 from pipeline.recipe import Recipe, StageSpec
 from pipeline.references import Reference
+from pipeline.resources import GIB, ResourceError, Resources
 from pipeline.work import Work
 from stages.stage import Filter, Stage
 
@@ -47,19 +48,26 @@ FUNCTIONS: dict[str, tuple[str, int]] = {
     "spread": ("pipeline.near_duplicates:spread", 1),
     "cluster": ("pipeline.near_duplicates:cluster", 3),
     "group": ("pipeline.near_duplicates:group", 2),
-    "assign": ("pipeline.splitting:assign_splits", 3),
+    "assign": ("pipeline.splitting:assign_splits", 4),
     "pick_held_out": ("pipeline.splitting:pick_held_out", 1),
     "compare_held_out": ("pipeline.splitting:compare_held_out", 1),
-    "sample": ("pipeline.tokenizer_sample:sample", 1),
-    "make_tokenizer": ("pipeline.tokenizer_sample:make_tokenizer", 2),
+    "sample": ("pipeline.tokenizer_sample:sample", 2),
+    "make_tokenizer": ("pipeline.tokenizer_sample:make_tokenizer", 3),
     "encode": ("pipeline.tokens:encode", 4),
     "pack": ("pipeline.tokens:pack", 1),
     "logs": ("pipeline.corpus_log:write_logs", 1),
 }
 """What runs a part, and its version: bump it whenever the function writes something else for the same arguments."""
 
-Done = dict[str, list[Receipt]]
-"""Receipts of finished steps, each list in the order of the step's parts."""
+RESOURCES: dict[str, Resources] = {
+    "find": Resources(memory=3 * GIB),
+    "make": Resources(memory=3 * GIB),
+}
+"""What a part takes where it is not one processor and a gibibyte, by the last word of the step's name. Row-local steps add what
+their stages declare (`stages.stage.Needs`). Measured peaks stand in docs/scale.md."""
+
+Done = dict[str, Receipts]
+"""Receipts of finished steps, in the order of their parts."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +76,10 @@ class Step:
     about: str
     needs: tuple[str, ...]
     works: Callable[[Done], list[Work]]
-    check: Callable[[list[Receipt]], None] | None = None
+    check: Callable[[Receipts], None] | None = None
     """Looks at the finished parts together; raises when the corpus cannot go on from them."""
+    resources: Resources = field(default_factory=Resources)
+    """Of each of its parts."""
 
 
 @dataclass(frozen=True)
@@ -108,18 +118,35 @@ class Plan:
     references: dict[str, Reference] = field(default_factory=dict)
     of_one_component: set[str] = field(default_factory=set)
     """Steps whose parts are those of one component, and not of the whole corpus."""
+    cut: tuple[int, int] = (1, LOG_ROWS)
+    """Partitions of each shuffle, and records of each log file."""
 
-    def receipts(self, done: Done, step: str, component: int | None = None) -> list[Receipt]:
+    def declare(self, needs: Mapping[str, str]) -> None:
+        """Changes what parts take: step, stage or word of a step's name → `cpus=2,memory=4GiB`. ResourceError for a name that no
+        step has."""
+        for name, written in needs.items():
+            found = False
+            for index, step in enumerate(self.steps):
+                stages = {record.stage for _, record in self.records if record.step == step.name}
+                if name in {step.name, *step.name.split("."), *stages}:
+                    self.steps[index] = replace(step, resources=step.resources.changed(written))
+                    found = True
+            if not found:
+                raise ResourceError(
+                    f"{name}: no step or stage of this recipe; its steps are {', '.join(step.name for step in self.steps)}"
+                )
+
+    def receipts(self, done: Done, step: str, component: int | None = None) -> Receipts:
         """A per-part step's receipts, for one component or for all parts."""
         if component is None or step in self.of_one_component:
             return done[step]
         return done[step][self.parts.of(component)]
 
-    def everywhere(self, done: Done, steps: dict[str, str], references: Sequence[str] = ()) -> list[Receipt]:
+    def everywhere(self, done: Done, steps: dict[str, str], references: Sequence[str] = ()) -> Receipts:
         """One receipt for every part of the corpus, from each component's own step; and behind them, those of the steps that read
         reference corpora."""
-        own = [one for index, name in enumerate(self.parts.names) for one in self.receipts(done, steps[name], index)]
-        return [*own, *(one for step in references for one in done[step])]
+        own = (self.receipts(done, steps[name], index) for index, name in enumerate(self.parts.names))
+        return sum((*own, *(done[step] for step in references)), Receipts())
 
 
 class Layout:
@@ -133,6 +160,7 @@ class Layout:
         total = sum(one.size for part in self.parts.slices for one in part)
         self.partitions = min(MOST_PARTITIONS, 1 << max(0, (total // PARTITION_BYTES)).bit_length())
         self.log_rows = LOG_ROWS
+        self.plan.cut = (self.partitions, self.log_rows)
         self.references: list[str] = []
         """Steps that read reference corpora."""
         self.priorities = [component.priority for component in self.recipe.components.values()]
@@ -143,9 +171,11 @@ class Layout:
         about: str,
         needs: list[str],
         works: Callable[[Done], list[Work]],
-        check: Callable[[list[Receipt]], None] | None = None,
+        check: Callable[[Receipts], None] | None = None,
+        resources: Resources | None = None,
     ) -> str:
-        self.plan.steps.append(Step(name, about, tuple(dict.fromkeys(needs)), works, check))
+        resources = resources or RESOURCES.get(name.rpartition(".")[2], Resources())
+        self.plan.steps.append(Step(name, about, tuple(dict.fromkeys(needs)), works, check, resources))
         return name
 
     def decides(self, step: str, *components: str) -> None:
@@ -306,8 +336,8 @@ def path_of(receipt: Receipt, role: str) -> str | None:
     return receipt.files[role].path if role in receipt.files else None
 
 
-def prints(receipts: list[Receipt]) -> tuple[str, ...]:
-    return tuple(receipt.fingerprint for receipt in receipts)
+def prints(receipts: Sequence[Receipt]) -> tuple[str, ...]:
+    return receipts.fingerprints if isinstance(receipts, Receipts) else tuple(receipt.fingerprint for receipt in receipts)
 
 
 def _options(spec: StageSpec) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from manifests.manifest import canonical
 from manifests.storage import Folder
 from pipeline import receipts
 from pipeline.receipts import Receipt
+from pipeline.resources import Resources, observed
 
 STEPS = "steps"
 FINGERPRINT_CHARACTERS = 32
@@ -39,6 +40,7 @@ class Work:
     arguments: dict[str, Any]
     upstream: tuple[str, ...] = ()
     inputs: dict[str, Any] = field(default_factory=dict, compare=False)
+    resources: Resources = field(default_factory=Resources, compare=False)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -77,17 +79,13 @@ def execute(corpus_url: str, work: Work) -> Receipt:
     started = time.time()
     receipt = Receipt(step=work.step, part=work.part, fingerprint=fingerprint)
     module, _, name = work.function.partition(":")
-    getattr(importlib.import_module(module), name)(Task(corpus, work, receipt))
+    with observed(receipt.run):
+        getattr(importlib.import_module(module), name)(Task(corpus, work, receipt))
     for count in receipt.counts:
         if not count.conserves:
             raise AssertionError(
                 f"{work.step} part {work.part}: stage {count.stage} lost documents: {json.dumps(count.model_dump())}"
             )
-    receipt.run = {
-        "host": socket.gethostname(),
-        "process": os.getpid(),
-        "started": round(started, 3),
-        "seconds": round(time.time() - started, 3),
-    }
+    receipt.run |= {"host": socket.gethostname(), "process": os.getpid(), "started": round(started, 3)}
     receipts.save(corpus, receipt)
     return receipt

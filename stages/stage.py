@@ -95,6 +95,15 @@ class Verdict:
         return Verdict(np.full(rows, -1, dtype=np.int32))
 
 
+@dataclass(frozen=True)
+class Needs:
+    """What a stage takes beside what every worker has: processors, bytes of memory (that of child processes too), GPUs."""
+
+    cpus: float = 0.0
+    memory: int = 0
+    gpus: float = 0.0
+
+
 class Stage(ABC, Generic[OptionsType]):
     """A row-local stage. `name` is the recipe's word for it; bump `version` whenever its output can change."""
 
@@ -107,6 +116,7 @@ class Stage(ABC, Generic[OptionsType]):
     """Names of the rules this stage can remove by, `stage.rule`; a Verdict's `rule` indexes it."""
     columns: ClassVar[tuple[str, ...]] = ()
     """Columns it may add or replace."""
+    needs: ClassVar[Needs] = Needs()
 
     def __init__(self, options: OptionsType) -> None:
         self.options = options
@@ -160,6 +170,7 @@ class Filter(ABC, Generic[OptionsType]):
     threshold_options: ClassVar[frozenset[str]] = frozenset()
     """Options that `rules` alone reads: changing one re-decides from stored signals. One that is not named here measures again,
     which is always right."""
+    needs: ClassVar[Needs] = Needs()
 
     def __init__(self, options: OptionsType) -> None:
         self.options = options

@@ -1,0 +1,140 @@
+"""What a run leaves in its corpus about itself, for `corpusmill status` and for machines that read logs.
+
+`runs/NAME/progress.json` holds the run's tally and is replaced every few seconds, `runs/NAME/log.jsonl` one JSON object for each
+thing that happened, with run, step, part and document where they apply, and `runs/latest` the name of the run that began last. On
+an object store, which cannot append, the log is cut into `log-00000.jsonl` and so on. Nothing of it is part of the corpus: no
+manifest lists it, and a run goes on when it cannot be written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from types import TracebackType
+from typing import Any
+
+from manifests.storage import Folder, StorageError
+from pipeline.receipts import Receipt
+from pipeline.tally import StepTally, Tally, documents, read_bytes
+from pipeline.work import Work
+
+RUNS = "runs"
+LATEST = f"{RUNS}/latest"
+PROGRESS = "progress.json"
+LOCAL_SECONDS = 2.0
+"""Between two states of a run on a local disk; an object store is asked less often."""
+REMOTE_SECONDS = 10.0
+SEGMENT_BYTES = 1 << 20
+SEGMENT_SECONDS = 60.0
+TROUBLE = (OSError, StorageError)
+
+
+class Journal:
+    """Writes while the block lasts. `echo` repeats the log on standard error."""
+
+    def __init__(self, corpus: Folder, tally: Tally, echo: bool = False) -> None:
+        self.corpus, self.tally, self.echo = corpus, tally, echo
+        self.folder = f"{RUNS}/{tally.run}"
+        self.trouble: str | None = None
+        """Why it could not be written, if so."""
+        self._lines: list[bytes] = []
+        self._segment, self._cut = 0, time.monotonic()
+        self._lock = threading.RLock()
+        self._stop = threading.Event()
+        self._beat = threading.Thread(target=self._keep_writing, name=f"journal of {corpus.url}", daemon=True)
+
+    def __enter__(self) -> Journal:
+        self._write_progress()
+        self._write(LATEST, self.tally.run.encode())
+        about = {key: getattr(self.tally, key) for key in ("recipe", "corpus", "host", "process")}
+        self.event("run_started", **about)
+        self._beat.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        tally = self.tally
+        self._stop.set()
+        self._beat.join()
+        tally.ended = time.time()
+        if kind is None:
+            tally.state = "finished"
+        else:
+            tally.state = "failed" if issubclass(kind, Exception) else "stopped"
+            tally.message = str(error) or kind.__name__
+        self.event(
+            f"run_{tally.state}", message=tally.message, digest=tally.digest, seconds=round(tally.ended - tally.started, 3)
+        )
+        self._flush()
+        self._write_progress()
+
+    def step_started(self, step: StepTally) -> None:
+        declared = {"cpus": step.resources.cpus, "memory": step.resources.memory, "gpus": step.resources.gpus}
+        self.event("step_started", step=step.name, parts=step.parts, done_before=step.before, **declared)
+
+    def part_done(self, work: Work, receipt: Receipt) -> None:
+        removed: dict[str, int] = {}
+        for count in receipt.counts:
+            removed.update(count.removed)
+        place = {"step": work.step, "part": work.part}
+        numbers = {"documents": documents(work, receipt), "bytes": read_bytes(receipt), "removed": removed}
+        self.event("part_done", **place, fingerprint=receipt.fingerprint, **numbers, **receipt.run)
+        for one in receipt.errors:
+            self.event("document_broken", **place, document=one["id"], stage=one["stage"], rule=one["rule"], detail=one["detail"])
+
+    def part_failed(self, work: Work, error: str, trace: str | None) -> None:
+        self.event("part_failed", step=work.step, part=work.part, fingerprint=work.fingerprint, error=error, trace=trace)
+
+    def step_ended(self, step: StepTally) -> None:
+        told = {key: value for key, value in step.as_json().items() if key not in ("name", "about", "left_seconds", "started")}
+        self.event("step_ended", step=step.name, **told)
+
+    def event(self, event: str, **fields: Any) -> None:
+        """One line of the log."""
+        line = json.dumps({"time": round(time.time(), 3), "run": self.tally.run, "event": event, **fields}, ensure_ascii=True)
+        if self.echo:
+            print(line, file=sys.stderr, flush=True)
+        with self._lock:
+            self._lines.append(line.encode() + b"\n")
+
+    def _keep_writing(self) -> None:
+        pause = LOCAL_SECONDS if self.corpus.local else REMOTE_SECONDS
+        while not self._stop.wait(pause):
+            with contextlib.suppress(RuntimeError):  # a number that came while they were read: the next time tells it
+                if self.tally.steps:
+                    self.tally.steps[-1].tick()
+                self._write_progress()
+            self._flush(ended=False)
+
+    def _write_progress(self) -> None:
+        self._write(f"{self.folder}/{PROGRESS}", json.dumps(self.tally.as_json()).encode())
+
+    def _flush(self, ended: bool = True) -> None:
+        with self._lock:
+            if not self.corpus.local and not ended:
+                waiting = sum(map(len, self._lines))
+                if waiting < SEGMENT_BYTES and time.monotonic() - self._cut < SEGMENT_SECONDS:
+                    return
+            lines, self._lines = self._lines, []
+            if not lines:
+                return
+            if not self.corpus.local:
+                self._write(f"{self.folder}/log-{self._segment:05d}.jsonl", b"".join(lines))
+                self._segment, self._cut = self._segment + 1, time.monotonic()
+                return
+            path = self.corpus.path(f"{self.folder}/log.jsonl")
+            try:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "ab") as file:
+                    file.write(b"".join(lines))
+            except OSError as error:
+                self.trouble = str(error)
+
+    def _write(self, name: str, data: bytes) -> None:
+        try:
+            self.corpus.write(name, data)
+        except TROUBLE as error:
+            self.trouble = str(error)
