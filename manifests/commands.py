@@ -7,6 +7,7 @@ machine without ray or torch has every command that it can run.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from importlib import metadata
@@ -179,11 +180,15 @@ def mixture(
     from manifests import mixture as mixtures
     from manifests.storage import StorageError
 
+    if not math.isfinite(tokens):
+        raise typer.BadParameter(f"{tokens}: a run has an end", param_hint="--tokens")
+    if max_epochs is not None and not 0 < max_epochs < math.inf:
+        raise typer.BadParameter(f"{max_epochs}: a number above 0", param_hint="--max-epochs")
     folder, manifest = _open(corpus)
     try:
         chosen = mixtures.read_mixture(_mixture_text(recipe, weight, temperature))
         if max_epochs is not None:
-            chosen = mixtures.MixtureRecipe.model_validate({**chosen.model_dump(), "max_epochs": max_epochs})
+            chosen = chosen.model_copy(update={"max_epochs": max_epochs})
         languages = mixtures.tokens_by_language(folder, manifest)
         planned = mixtures.plan(manifest.content, chosen, int(tokens), languages)
     except (mixtures.MixtureError, StorageError, OSError) as error:
@@ -211,9 +216,12 @@ def _mixture_text(recipe: str | None, weight: list[str] | None, temperature: flo
     for pair in weight or []:
         name, _, number = pair.partition("=")
         try:
-            phase.setdefault("weights", {})[name] = float(number)
+            weight_of = float(number)
         except ValueError:
             raise typer.BadParameter(f"{pair!r} is not COMPONENT=NUMBER", param_hint="--weight") from None
+        if name in phase.setdefault("weights", {}):
+            raise typer.BadParameter(f"{name!r} has two weights", param_hint="--weight")
+        phase["weights"][name] = weight_of
     return json.dumps({"phases": [phase]})
 
 
@@ -222,13 +230,23 @@ def _show_mixture(planned: Plan) -> None:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
+    several = len(planned.phases) > 1
     table.add_column("component")
-    headings = [f"phase {number} ({phase['share']:.0%})" for number, phase in enumerate(planned.phases, 1)]
-    for heading in (*headings, "tokens", "unique tokens", "epochs"):
+    for number, phase in enumerate(planned.phases, 1):
+        table.add_column(f"phase {number} ({phase['share']:.0%})" if several else "share", justify="right")
+        if several:
+            table.add_column("epochs", justify="right")
+    for heading in ("tokens", "unique tokens", "epochs in all" if several else "epochs"):
         table.add_column(heading, justify="right")
     for row in planned.rows:
-        weights = (f"{phase['weights'].get(row.component, 0):.1%}" for phase in planned.phases)
-        table.add_row(Text(visible(row.component)), *weights, f"{row.tokens:,.0f}", f"{row.unique:,}", f"{row.epochs:.2f}")
+        cells = []
+        for phase in planned.phases:
+            cells += [f"{phase['weights'][row.component]:.1%}", f"{phase['epochs'][row.component]:.2f}"][: 1 + several]
+        table.add_row(Text(visible(row.component)), *cells, f"{row.tokens:,.0f}", f"{row.unique:,}", f"{row.epochs:.2f}")
+    unique = sum(row.unique for row in planned.rows)
+    blank = [""] * (len(planned.phases) * (1 + several))
+    table.add_section()
+    table.add_row("all", *blank, f"{planned.tokens:,}", f"{unique:,}", f"{planned.tokens / unique:.2f}")
     terminal().print(table)
     if len(planned.languages) > 1:
         shown = ", ".join(f"{language} {share:.1%}" for language, share in list(planned.languages.items())[:10])

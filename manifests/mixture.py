@@ -12,14 +12,12 @@ Tokens are targets, BOS included, of the training split; a document's are as man
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from manifests.logs import Logs
 from manifests.manifest import Content, Manifest
 from manifests.overview import by_component
 from manifests.storage import Folder
@@ -63,7 +61,7 @@ class MixtureRecipe(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     phases: tuple[PhaseRecipe, ...] = (PhaseRecipe(),)
-    max_epochs: float | None = Field(None, gt=0, description="refuse to go through a component more often")
+    max_epochs: float | None = Field(None, gt=0, allow_inf_nan=False, description="refuse to go through a component more often")
 
     @model_validator(mode="after")
     def _shares_fill_the_run(self) -> Self:
@@ -97,8 +95,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Plan:
-    """tokens: of the run. rows: by component. phases: each with its share and its weights, which add up to 1. languages: share of
-    the run's tokens, where languages are known. warnings: in words."""
+    """tokens: of the run. rows: by component. phases: each with its share, its weights, which add up to 1, and the epochs of each
+    component in it. languages: share of the run's tokens, where languages are known. warnings: in words."""
 
     tokens: int
     rows: list[Row]
@@ -154,7 +152,10 @@ def plan(content: Content, mixture: MixtureRecipe, tokens: int, languages: Mappi
         for language, number in of_component.items():
             if name in share and total:
                 spoken[language] = spoken.get(language, 0.0) + share[name] * number / total
-    described = [{"share": part, "weights": phase} for part, phase in zip(mixture.shares, phases, strict=True)]
+    described = [
+        {"share": part, "weights": phase, "epochs": {name: tokens * part * phase[name] / unique[name] for name in unique}}
+        for part, phase in zip(mixture.shares, phases, strict=True)
+    ]
     return Plan(tokens, rows, described, dict(sorted(spoken.items(), key=lambda item: (-item[1], item[0]))), warnings)
 
 
@@ -199,19 +200,10 @@ def weights_of(
 
 def tokens_by_language(corpus: Folder, manifest: Manifest) -> dict[str, dict[str, int]]:
     """Component → language → training tokens, from the document log; documents without a language are `und`."""
+    from manifests.logs import Logs  # loads DuckDB, which a mixture by itself does not need
+
     found: dict[str, dict[str, int]] = {}
     with Logs(corpus, manifest, only=["documents"]) as logs:
         for row in logs.sql(TOKENS_BY_LANGUAGE):
             found.setdefault(row["component"], {})[row["language"]] = row["tokens"]
     return found
-
-
-def phase_rows(mixture: Sequence[dict[str, Any]], rows: int) -> list[int]:
-    """How many of `rows` training rows each phase has, in whole numbers that add up."""
-    edges = [0]
-    total = 0.0
-    for phase in mixture:
-        total += phase["share"]
-        edges.append(round(rows * min(total, 1.0)))
-    edges[-1] = rows
-    return [after - before for before, after in pairwise(edges)]

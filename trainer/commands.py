@@ -167,7 +167,7 @@ def _configuration(
 
 
 def _with_mixture(config: TrainConfig, options: dict[str, Any], path: str) -> TrainConfig:
-    """The configuration with the phases of a mixture; their shares become rows of the run's budget."""
+    """The configuration with the phases of a mixture."""
     from manifests import mixture as mixtures
     from manifests.manifest import ManifestError, open_corpus
     from manifests.storage import StorageError
@@ -180,18 +180,13 @@ def _with_mixture(config: TrainConfig, options: dict[str, Any], path: str) -> Tr
         languages = mixtures.tokens_by_language(folder, manifest) if tempered else None
     except (OSError, UnicodeDecodeError, ManifestError, StorageError) as error:
         raise mixtures.MixtureError(f"{path}: {error}") from None
-    rows = config.steps * config.rows_a_step if config.steps else -(-(config.tokens or 0) // config.row_tokens)
-    if len(recipe.phases) > 1 and not rows:
-        raise mixtures.MixtureError(f"{path}: phases are shares of a run, so it needs --tokens or --steps")
     unique = mixtures.training_tokens(manifest.content)
     weights = [mixtures.weights_of(phase, unique, languages) for phase in recipe.phases]
     natural = [phase.weights is None and phase.temperature is None for phase in recipe.phases]
-    counts = mixtures.phase_rows([{"share": share} for share in recipe.shares], rows)
     phases = [
-        {"mixture": {} if plain else {name: one for name, one in of.items() if one}, "rows": count}
-        for of, plain, count in zip(weights, natural, counts, strict=True)
+        {"mixture": {} if plain else {name: one for name, one in of.items() if one}, "share": share if len(weights) > 1 else None}
+        for of, plain, share in zip(weights, natural, recipe.shares, strict=True)
     ]
-    phases[-1]["rows"] = None
     rest = {name: value for name, value in options.items() if name != "mixture"}
     return TrainConfig.check(**{**rest, "phases": phases, "max_epochs": rest["max_epochs"] or recipe.max_epochs})
 

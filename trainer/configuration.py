@@ -19,19 +19,20 @@ class ConfigurationError(Exception):
 
 class MixturePhase(BaseModel):
     """A stretch of training: `mixture` gives each component its share of target tokens (empty: natural shares), for `rows` rows
-    over all ranks (None: to the end)."""
+    over all ranks (None: to the end) or for a `share` of the run's target tokens."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     mixture: dict[str, float] = Field(default_factory=dict)
     rows: int | None = Field(default=None, ge=1)
+    share: float | None = Field(default=None, gt=0, le=1)
 
 
 class TrainConfig(BaseModel):
     """Options of `corpusmill train`. None means: as the preset says.
 
-    `phases` follow one another; every one but the last has a number of rows, and the last has none. `mixture` is a short way
-    to give a single phase.
+    `phases` follow one another; every one but the last has a number of rows, and the last has none, or all have shares of a
+    budget in tokens or steps. `mixture` is a short way to give a single phase.
 
     The budget is one of `seconds` (on the clock), `tokens` (targets) or `steps`. `batch_tokens` are the slots of a step over
     all ranks, `micro_batch` the rows that one rank computes at a time. `warmup` and `final_rate` are shares: of the budget,
@@ -78,6 +79,14 @@ class TrainConfig(BaseModel):
 
     @model_validator(mode="after")
     def _phases_end(self) -> TrainConfig:
+        if any(phase.share is not None for phase in self.phases):
+            if any(phase.share is None or phase.rows is not None for phase in self.phases):
+                raise ValueError("either all phases are shares of the run, or none is")
+            if abs(sum(phase.share or 0 for phase in self.phases) - 1) > 1e-9:
+                raise ValueError("the shares of the phases do not add up to 1")
+            if self.steps is None and self.tokens is None:
+                raise ValueError("phases are shares of a run, so it needs --tokens or --steps")
+            return self
         if not self.phases or self.phases[-1].rows is not None or any(phase.rows is None for phase in self.phases[:-1]):
             raise ValueError("every phase but the last has a number of rows, and the last has none")
         return self
@@ -157,11 +166,12 @@ class TrainConfig(BaseModel):
 
     def differences(self, other: dict[str, Any]) -> list[str]:
         """Options that decide the result and differ from a saved configuration, as `name: there -> here`."""
-        mine, other = json.loads(self.model_dump_json()), _with_phases(other)
+        mine, other = _said(json.loads(self.model_dump_json())), _said(_with_phases(other))
+        decisive = {"tokens", "steps"} if any(phase.share is not None for phase in self.phases) else set()
         return [
             f"{name}: {other.get(name)!r} -> {mine[name]!r}"
             for name in sorted(mine)
-            if name not in MAY_CHANGE and other.get(name) != mine[name]
+            if name not in MAY_CHANGE - decisive and other.get(name) != mine[name]
         ]
 
 
@@ -170,7 +180,7 @@ MAY_CHANGE = {
     "loss_chunk", "checkpoint_every", "keep", "log_every", "evaluate", "cache",
 }  # fmt: skip
 """Options that a resumed run may be given anew: where, how long and how fast, not what is computed. (The corpus itself is
-compared by digest, wherever it lies.)"""
+compared by digest, wherever it lies. Where phases are shares of the budget, it decides what is computed.)"""
 
 
 def _with_phases(given: dict[str, Any]) -> dict[str, Any]:
@@ -181,6 +191,12 @@ def _with_phases(given: dict[str, Any]) -> dict[str, Any]:
     if "phases" in given:
         raise ValueError("mixture is a short way to give a single phase; give it or phases, not both")
     return {**rest, "phases": [{"mixture": given["mixture"] or {}, "rows": None}]}
+
+
+def _said(given: dict[str, Any]) -> dict[str, Any]:
+    """Options with what phases leave open left out, as runs of earlier versions saved them."""
+    phases = [{name: value for name, value in phase.items() if value is not None} for phase in given["phases"]]
+    return {**given, "phases": phases}
 
 
 def _readable(error: ValidationError) -> str:

@@ -47,10 +47,20 @@ class LoaderError(Exception):
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of training with its own weights (component: share of target tokens; None: natural). `rows` None: to the end."""
+    """A stretch of training with its own weights (component: share of target tokens; None: natural). `rows` None: to the end.
+    `share` is another way to say how long it is: of the run's target tokens, with a budget that says how long the run is."""
 
     weights: dict[str, float] | None = None
     rows: int | None = None
+    share: float | None = None
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long a run is: in rows, or in target tokens."""
+
+    rows: int | None = None
+    tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -109,13 +119,16 @@ class Loader:
         seed: int = 0,
         phases: Sequence[Phase] = (Phase(),),
         window: int = WINDOW,
+        budget: Budget | None = None,
     ) -> None:
+        """`budget` is needed for phases that are shares of it, and for nothing else."""
         if not components:
             raise LoaderError("there is no component to train on")
         self.components = list(components)
         self.sequence_length = sequence_length
         self.plans: list[Plan] = [pack(c.starts, c.lengths, sequence_length, window) for c in components]
         self._targets = [plan.row_targets() for plan in self.plans]
+        phases = self._in_rows(phases, budget or Budget())
         self.parameters = {
             "order": ORDER_VERSION,
             "shards": [[c.name, [[s.sha256, s.index_sha256] for s in c.shards]] for c in components],
@@ -243,6 +256,32 @@ class Loader:
             material = hashlib.sha512(f"{self.digest}\0{stream}\0{epoch}".encode()).digest()
             self._keys[stream, epoch] = np.frombuffer(material, "<u8")[:FEISTEL_ROUNDS].astype(np.uint64)
         return self._keys[stream, epoch]
+
+    def _in_rows(self, phases: Sequence[Phase], budget: Budget) -> Sequence[Phase]:
+        """Shares of target tokens as rows. A row of one phase may hold more tokens than a row of another, because components
+        pack differently, so that shares of rows would be other shares."""
+        if all(phase.share is None for phase in phases):
+            return phases
+        if any(phase.share is None for phase in phases) or (budget.rows is None) == (budget.tokens is None):
+            raise LoaderError("phases that are shares of a run need a share each, and the run's rows or its tokens")
+        shares = np.array([phase.share for phase in phases], np.float64)
+        lengths = shares * np.array([self._rows_a_token(phase) for phase in phases])
+        lengths *= budget.tokens / shares.sum() if budget.tokens is not None else (budget.rows or 0) / lengths.sum()
+        edges = np.round(np.cumsum(lengths)).astype(np.int64)
+        rows = np.diff(edges, prepend=0).tolist()
+        if 0 in rows:
+            number = rows.index(0)
+            raise LoaderError(f"phase {number + 1} is {shares[number]:.3%} of the run, which is less than a row: make it longer")
+        return [Phase(phase.weights, count) for phase, count in zip(phases[:-1], rows, strict=False)] + [
+            Phase(phases[-1].weights)
+        ]
+
+    def _rows_a_token(self, phase: Phase) -> float:
+        plans = {component.name: plan for component, plan in zip(self.components, self.plans, strict=True)}
+        weights = phase.weights or {name: float(plan.pairs_emitted) for name, plan in plans.items()}
+        _checked_weights(weights, list(plans))
+        each = sum(weight * plans[name].rows / plans[name].pairs_emitted for name, weight in weights.items())
+        return each / sum(weights.values())
 
     def _work_out(self, phases: Sequence[Phase]) -> list[_Schedule]:
         if not phases or phases[-1].rows is not None or any(phase.rows is None for phase in phases[:-1]):

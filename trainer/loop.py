@@ -38,7 +38,7 @@ from trainer.corpus import Component, Corpus
 from trainer.evaluation import Score, evaluate_bpb
 from trainer.flops import causal_flops_per_token, mfu, palm_flops_per_token
 from trainer.ledger import Ledger
-from trainer.loader import Batch, Loader, LoaderError, Phase
+from trainer.loader import Batch, Budget, Loader, LoaderError, Phase
 from trainer.metrics import DivergedError, Metrics, Readings, check_step
 from trainer.model import GPT, document_mask
 from trainer.optimisation import WarmupCosine, build_adamw, set_rate
@@ -178,10 +178,12 @@ class Run:
         self.ranks.barrier()
         components = components or read(False)
         phases = [
-            Phase({name: weight for name, weight in phase.mixture.items() if weight != 0} if phase.mixture else None, phase.rows)
-            for phase in self.config.phases
+            Phase({name: one for name, one in of.mixture.items() if one != 0} if of.mixture else None, of.rows, of.share)
+            for of in self.config.phases
         ]
-        return Loader(components, self.config.row_tokens, self.config.seed, phases)
+        rows = None if self.config.steps is None else self.config.steps * self.config.rows_a_step
+        budget = Budget(rows, self.config.tokens)
+        return Loader(components, self.config.row_tokens, self.config.seed, phases, budget=budget)
 
     def _restore(self, found: Path, state: checkpoint.State) -> None:
         self._refuse_another_run(found, state)

@@ -53,9 +53,9 @@ def _command(name: str, summary: str, options: list[Parameter]) -> None:
     """A command for the format `name` with the options that all have and its own, which are named as the format names them."""
 
     def run(**given: Any) -> None:
-        common = [given.pop(one.name) for one in (*FIRST, LAST)]
+        corpus, output, component, split, as_json = (given.pop(one.name) for one in (*FIRST, LAST))
         own = {MIB.get(option, option): value << 20 if option in MIB else value for option, value in given.items()}
-        _export(name, *common, options=own)
+        _export(name, corpus, output, component, split, as_json, own)
 
     parameters = [*FIRST, *options, LAST]
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]

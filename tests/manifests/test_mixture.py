@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from typer.testing import CliRunner
 
 from manifests.commands import app
 from manifests.manifest import Content, Manifest
-from manifests.mixture import MixtureError, PhaseRecipe, phase_rows, plan, read_mixture, tokens_by_language, weights_of
+from manifests.mixture import MixtureError, PhaseRecipe, plan, read_mixture, tokens_by_language, weights_of
 from manifests.storage import Folder
 
 UNIQUE = {"web": 800, "books": 150, "code": 50}
@@ -109,12 +108,37 @@ def test_a_component_that_is_not_there_is_named(content: Content) -> None:
         plan(content, read_mixture("phases: [{weights: {wob: 1}}]"), 10)
 
 
-@pytest.mark.parametrize("rows_of_run", [1, 7, 1000, 12345])
-def test_rows_of_phases_add_up_to_the_run(rows_of_run: int) -> None:
-    shares: list[Mapping[str, float]] = [{"share": 1 / 3}, {"share": 1 / 3}, {"share": 1 - 2 / 3}]
-    counted = phase_rows([dict(one) for one in shares], rows_of_run)
-    assert sum(counted) == rows_of_run
-    assert max(counted) - min(counted) <= 1
+def test_epochs_are_told_by_phase_too(content: Content) -> None:
+    planned = plan(content, read_mixture("phases: [{share: 0.9, weights: {web: 1}}, {weights: {web: 1, code: 3}}]"), 2000)
+    assert planned.phases[0]["epochs"] == pytest.approx({"web": 1800 / 800, "books": 0, "code": 0})
+    assert planned.phases[1]["epochs"] == pytest.approx({"web": 50 / 800, "books": 0, "code": 3})
+    for row in planned.rows:
+        assert sum(phase["epochs"][row.component] for phase in planned.phases) == pytest.approx(row.epochs)
+
+
+def test_alpha_03_is_what_one_gets_by_hand() -> None:
+    """English 0.75 of the tokens, German 0.25: 0.75^0.3 = 0.91731, 0.25^0.3 = 0.65975, so English 0.58166, German 0.41834."""
+    weights = weights_of(PhaseRecipe(temperature=0.3), UNIQUE, LANGUAGES)
+    assert weights == pytest.approx({"web": 0.71022, "books": 0.25100, "code": 0.03878}, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        (["--tokens", "inf"], "a run has an end"),
+        (["--tokens", "nan"], "--tokens"),
+        (["--tokens", "0"], "--tokens"),
+        (["--tokens", "10", "--max-epochs", "nan"], "a number above 0"),
+        (["--tokens", "10", "--max-epochs", "-1"], "a number above 0"),
+        (["--tokens", "10", "--weight", "web"], "is not COMPONENT=NUMBER"),
+        (["--tokens", "10", "--weight", "web=1", "--weight", "web=2"], "has two weights"),
+        (["--tokens", "10", "--weight", "web=1", "--temperature", "0.3"], "or --weight, or --temperature"),
+    ],
+)
+def test_numbers_that_are_none_are_refused_in_words(finished: Path, arguments: list[str], complaint: str) -> None:
+    refused = CliRunner().invoke(app, ["mixture", str(finished), *arguments], env={"COLUMNS": "200"})
+    assert refused.exit_code == 2
+    assert complaint in refused.output
 
 
 def test_the_command_tells_tokens_epochs_and_languages_of_a_real_corpus(finished: Path, manifest: Manifest) -> None:

@@ -103,8 +103,13 @@ def test_a_single_mixture_is_a_list_of_one_phase() -> None:
 
 
 @pytest.mark.parametrize(
-    "phases", [[], [{"rows": 5}], [{}, {}], [{"rows": 0}, {}], [{"rows": 5, "steps": 3}, {}]], ids=lambda phases: str(phases)
-)
+    "phases",
+    [
+        [], [{"rows": 5}], [{}, {}], [{"rows": 0}, {}], [{"rows": 5, "steps": 3}, {}], [{"share": 0.5}, {}],
+        [{"share": 0.5}, {"share": 0.4}], [{"share": 0.5}, {"share": 0.5}],
+    ],
+    ids=lambda phases: str(phases),
+)  # fmt: skip
 def test_phases_that_do_not_follow_one_another_are_refused(phases: list[dict[str, object]]) -> None:
     with pytest.raises(ConfigurationError, match="phase"):
         TrainConfig.check(manifest="m", out="o", phases=phases)
@@ -149,7 +154,10 @@ def test_phases_of_a_mixture_recipe_are_shares_of_the_run(tmp_path: Path) -> Non
     assert code == 0, errors
     assert "val_bpb=" in output
     config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["phases"] == [{"mixture": {}, "rows": 12}, {"mixture": {"toy": 1.0}, "rows": None}]
+    assert config["phases"] == [
+        {"mixture": {}, "rows": None, "share": 0.75},
+        {"mixture": {"toy": 1.0}, "rows": None, "share": 0.25},
+    ]
     assert config["max_epochs"] == 100
 
 
