@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from manifests.rules import Rule
 from manifests.storage import Folder
@@ -80,6 +80,28 @@ class ComponentRecord(Part):
     tokens: dict[str, int] = Field(default_factory=dict, description="split: tokens, BOS included")
 
 
+class SampledComponent(Part):
+    """What a tokenizer was trained on of one component. offered_bytes: what the sample could have taken, each document cut to
+    `document_cap_bytes`; all that there was, where it is no more than the share."""
+
+    documents: int
+    bytes: int
+    offered_bytes: int
+    share_wanted: float = Field(description="of the sample, by the mixture")
+    share_got: float
+
+
+class TokenizerTraining(Part):
+    """The sample of training documents that a tokenizer was trained on. It is smaller than `wanted_bytes` where the components of
+    the mixture had no more, or where more would have had too many distinct words for `distinct_bytes` of the recipe."""
+
+    documents: int
+    bytes: int
+    wanted_bytes: int | None = None
+    distinct_bytes: int | None = Field(None, description="of distinct words")
+    components: dict[str, SampledComponent] = Field(default_factory=dict)
+
+
 class TokenizerRecord(Part):
     file: Literal["tokenizer.json"] = "tokenizer.json"
     sha256: str
@@ -87,9 +109,15 @@ class TokenizerRecord(Part):
     dtype: Literal["uint16", "uint32"]
     bos_id: int
     special_tokens: dict[str, int]
-    training: dict[str, Any] = Field(default_factory=dict, description="documents and bytes of the sample; empty when given")
+    training: TokenizerTraining | None = Field(None, description="none when it was given")
     engine: str = Field("tokenizers", description="the library that encoded: tokenizers, or tiktoken with the same ids")
     engine_note: str | None = Field(None, description="why tiktoken was not used")
+
+    @field_validator("training", mode="before")
+    @classmethod
+    def _given(cls, value: Any) -> Any:
+        """Earlier manifests say {} of a tokenizer that was given."""
+        return value or None
 
     @model_validator(mode="after")
     def _width(self) -> TokenizerRecord:

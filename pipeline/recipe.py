@@ -19,7 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from manifests.identity import COMPONENT_NAME
 from manifests.manifest import digest
+from manifests.mixture import MixtureError
 from manifests.storage import is_remote
+from pipeline.sample_budget import check_mixture
 from stages import registry
 from stages.readers import find_reader
 from stages.readers.reader import Reader
@@ -151,6 +153,7 @@ class _Loader:
             components[str(name)] = self._component(str(name), value)
         stages = self._stages(written.stages, ("stages",), corpus_wide=True)
         self._check_order(stages)
+        self._check_mixture(stages, components)
         references = {name: self._reference(name, path, stages) for name, path in written.references.items()}
         return Recipe(
             path=self.path,
@@ -357,6 +360,15 @@ class _Loader:
                     ("stages", index), f"{stage.name} is out of place: the last stages are {order}, once each in this order"
                 )
             last = max(last, place)
+
+    def _check_mixture(self, stages: tuple[StageSpec, ...], components: dict[str, Component]) -> None:
+        """The mixture that the tokenizer's sample follows is one of these components."""
+        for index, stage in enumerate(stages):
+            if "mixture" in stage.data:
+                try:
+                    check_mixture(stage.data["mixture"], components)
+                except MixtureError as error:
+                    raise self.error(("stages", index, stage.name, "mixture"), f"{stage.written['mixture']}: {error}") from None
 
     def _nearest_path(self, path: str) -> str:
         beside = os.path.dirname(path)

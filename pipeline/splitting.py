@@ -9,10 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from manifests.identity import printed_ids
+from manifests.manifest import SPLITS
 from manifests.storage import Folder
 from pipeline import documents, shuffle
 from pipeline.near_duplicates import GROUPED, shingle_options
 from pipeline.receipts import State
+from pipeline.sample_budget import SizeCounter
 from pipeline.work import Task
 from stages.shingles import ShingleSets, shingle_sets
 from stages.split import SKETCH, HeldOut, assign, sample_key
@@ -40,14 +42,14 @@ def assign_splits(task: Task) -> None:
     """inputs: `state`, `groups` (files), `index` of the part; arguments: `seed`, `shares`, `check_sample`, and what a shingle is.
 
     Writes the split of every document, and those held-out documents of the part that may be in the sample. The receipt's values
-    have documents and UTF-8 bytes by split.
+    have documents and UTF-8 bytes by split, and what the tokenizer's sample asks about `training` documents.
     """
     state = State.model_validate(task.inputs["state"])
     grouped = pa.concat_tables(
         [GROUPED.empty_table(), *(rows for _, rows in shuffle.gather(task.corpus, task.inputs["groups"], task.inputs["index"]))]
     )
     cluster_of = dict(zip(grouped["row"].to_pylist(), grouped["cluster"].to_pylist(), strict=True))
-    tables, count, size = [SPLIT.empty_table()], Counter[str](), Counter[str]()
+    tables, count, size, training = [SPLIT.empty_table()], Counter[str](), Counter[str](), SizeCounter()
     held = HELD_OUT.empty_table()
     for rows, batch in documents.read_state(task.corpus, state, ["component", "file", "position", "language", "text"]):
         ids = printed_ids(batch).to_pylist()
@@ -55,13 +57,17 @@ def assign_splits(task: Task) -> None:
         splits = assign(clusters, task.arguments["seed"], task.arguments["shares"])
         tables.append(pa.table([pa.array(rows), pa.array(splits), pa.array(clusters)], schema=SPLIT))
         count.update(splits)
-        for split, length in zip(splits, documents.text_bytes(batch["text"]).tolist(), strict=True):
+        lengths = documents.text_bytes(batch["text"])
+        for split, length in zip(splits, lengths.tolist(), strict=True):
             size[split] += length
+        train = np.array([split == SPLITS[0] for split in splits], bool)
+        training.add(lengths[train], batch["language"].filter(pa.array(train)).to_pylist())
         held = _smallest(pa.concat_tables([held, *_held_out(task, batch, ids, splits, held)]), task.arguments["check_sample"])
     task.receipt.add("held_out", documents.write_table(task.corpus, task.file("held_out.arrow"), held), held.num_rows)
     table = pa.concat_tables(tables)
     task.receipt.add("split", documents.write_table(task.corpus, task.file("split.arrow"), table), table.num_rows)
-    task.receipt.values = {"documents": dict(sorted(count.items())), "bytes": dict(sorted(size.items()))}
+    values = {"documents": count, "bytes": size}
+    task.receipt.values = {**{name: dict(sorted(of.items())) for name, of in values.items()}, "training": training.values()}
     task.receipt.state = state
 
 

@@ -61,7 +61,6 @@ FUNCTIONS: dict[str, tuple[str, int]] = {
 
 RESOURCES: dict[str, Resources] = {
     "find": Resources(memory=3 * GIB),
-    "make": Resources(memory=3 * GIB),
 }
 """What a part takes where it is not one processor and a gibibyte, by the last word of the step's name. Row-local steps add what
 their stages declare (`stages.stage.Needs`). Measured peaks stand in docs/scale.md."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from manifests.manifest import Content, StageRecord
+from manifests.manifest import Content, StageRecord, TokenizerTraining
 from pipeline.steps import Done, Plan
 
 SHOWN_RULES = 5
+SHORT = 0.98
+"""Less than this share of what was asked of the tokenizer's sample is worth a line."""
 MOSTLY = 0.9
 """A component that loses more than this share to its reader was probably read with the wrong options."""
 
@@ -36,6 +38,8 @@ def remarks(content: Content) -> list[str]:
     wanted = next((record.options.get("vocabulary") for record in content.stages if record.stage == "tokenizer"), None)
     if content.tokenizer is not None and content.tokenizer.training and wanted and content.tokenizer.vocabulary < wanted:
         said.append(f"note: the sample gave a vocabulary of {content.tokenizer.vocabulary:,}, the recipe asked for {wanted:,}")
+    if content.tokenizer is not None and content.tokenizer.training:
+        said += _short_sample(content.tokenizer.training)
     return said
 
 
@@ -87,6 +91,19 @@ def _differences(old: StageRecord, new: StageRecord) -> list[str]:
             if mine.get(key) != theirs.get(key):
                 found.append(f"{key} has changed" if kind == "data" else f"{key} {mine.get(key)} → {theirs.get(key)}")
     return found
+
+
+def _short_sample(training: TokenizerTraining) -> list[str]:
+    """Where the tokenizer's sample is not as large or not composed as the recipe asked."""
+    short = training.wanted_bytes is not None and training.bytes < SHORT * training.wanted_bytes
+    said = [f"note: the tokenizer's sample has {training.bytes:,} bytes, the recipe asked for {training.wanted_bytes:,}"] * short
+    for name, one in training.components.items():
+        if one.share_got < SHORT * one.share_wanted:
+            said.append(
+                f"note: {name} is {one.share_got:.1%} of the tokenizer's sample, the mixture asked for {one.share_wanted:.1%}: "
+                f"its training documents had {one.offered_bytes:,} bytes for it"
+            )
+    return said
 
 
 def _top(rules: Counter[str]) -> str:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import cast
 
-from pipeline import tokenizer_sample, tokens
+from pipeline import sample_budget, tokens
 from pipeline.provenance import data_digests, versions
 from pipeline.recipe import StageSpec
+from pipeline.resources import Resources
 from pipeline.steps import Done, Layout, path_of, prints, state_of, work
 from pipeline.work import Work
 from stages import shards, tokenizer
 from stages.shards import ShardOptions
 from stages.tokenizer import PARITY_BYTES, TokenizerOptions
 
+MEMORY, MEMORY_OF_DISTINCT = 512 << 20, 150
+"""Bytes that making a tokenizer takes at most, and for each byte of a distinct word of its sample (docs/tokens.md)."""
 LIBRARIES = ("tokenizers", "tiktoken")
 """What encodes; see stages.tiktoken_engine."""
 
@@ -29,38 +32,45 @@ def add_tokenizer(layout: Layout, name: str, spec: StageSpec) -> None:
         "libraries": versions(LIBRARIES),
     }
 
-    def sample_works(done: Done) -> list[Work]:
-        training = sum(receipt.values["bytes"].get("train", 0) for receipt in done[splits])
-        wanted = options.sample_bytes if options.file is None else PARITY_BYTES if options.engine == "auto" else 0
-        share = tokenizer_sample.SAMPLE_MARGIN * wanted / max(1, training)
-        arguments = {
-            "seed": layout.recipe.seed,
-            "share": min(1.0, share),
-            "cap": options.document_cap_bytes,
-            "version": tokenizer.VERSION,
+    def counted(done: Done) -> dict[str, sample_budget.Counted]:
+        return {
+            name: sample_budget.Counted.of(one.values["training"] for one in layout.plan.receipts(done, splits, index))
+            for index, name in enumerate(layout.parts.names)
         }
+
+    def sample_works(done: Done) -> list[Work]:
+        training = counted(done)
+        wanted = options.sample_bytes if options.file is None else 0
+        parity = PARITY_BYTES if options.engine == "auto" else 0
+        cap = options.document_cap_bytes
+        bounds = sample_budget.bounds(max(wanted, parity), sample_budget.shares(options.mixture, training), training, cap)
+        arguments = {"seed": layout.recipe.seed, "cap": cap, "version": tokenizer.VERSION}
         return [
             work(
                 sample,
                 receipt.part,
                 "sample",
-                arguments,
+                {**arguments, "bound": bounds[layout.parts.names[layout.parts.component[index]]]},
                 (receipt.fingerprint,),
                 {"state": state_of(receipt), "split": path_of(receipt, "split")},
             )
-            for receipt in done[splits]
+            for index, receipt in enumerate(done[splits])
         ]
 
     def make_works(done: Done) -> list[Work]:
-        given = {
-            "samples": [path_of(one, "sample") for one in done[sample]],
-            "options": options.model_dump(mode="json"),
-            "paths": spec.data,
+        samples = {
+            name: [path_of(one, "sample") for one in layout.plan.receipts(done, sample, index)]
+            for index, name in enumerate(layout.parts.names)
         }
-        return [work(make, "all", "make_tokenizer", identity, prints(done[sample]), given)]
+        given = {"samples": samples, "options": options.model_dump(mode="json"), "paths": spec.data}
+        arguments = {**identity, "shares": sample_budget.shares(options.mixture, counted(done))}
+        return [work(make, "all", "make_tokenizer", arguments, prints(done[sample]), given)]
 
     layout.add(sample, "sample training documents", [splits], sample_works)
-    layout.plan.ends["tokenizer"] = layout.add(make, "train or check the tokenizer", [sample], make_works)
+    memory = MEMORY + MEMORY_OF_DISTINCT * (min(options.distinct_bytes, options.sample_bytes) if options.file is None else 0)
+    layout.plan.ends["tokenizer"] = layout.add(
+        make, "train or check the tokenizer", [sample], make_works, resources=Resources(memory=memory)
+    )
 
 
 def add_shards(layout: Layout, name: str, spec: StageSpec) -> None:

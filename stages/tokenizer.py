@@ -5,8 +5,8 @@ ordinary text; special ids come from the program alone. Training gives the same 
 same order, whatever the number of threads.
 
 Before BPE a text is cut into pieces (words with their leading space, numbers, punctuation, white space), and no piece
-is longer than `LONGEST_PIECE` characters: a run of megabytes without a space costs neither memory nor time beyond its
-size.
+is longer than `LONGEST_PIECE` characters: a run of megabytes without a space costs no more than other text of as many distinct
+pieces. How much distinct text there may be is for whoever draws the sample (`stages.distinct_words`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from stages.shards import token_dtype
 from stages.stage import DataFile, Options
 from stages.tiktoken_engine import TiktokenEngine, pattern_of, why_not
 
-VERSION = 1
+VERSION = 2
 NAME = "tokenizer"
 BOS = "<|bos|>"
 RESERVED = "<|reserved_{}|>"
@@ -42,6 +42,12 @@ LONGEST_PIECE = 48
 
 LARGEST_SAMPLE = 2**31 - 1
 """Bytes. The library counts pairs in 32 bits; no pair occurs more often than there are bytes."""
+
+LONGEST_CHARACTER = 4
+"""Bytes of UTF-8."""
+
+FED_CHARACTERS = 1 << 16
+"""Training hands the library texts of at most so many characters: it reads 256 of them ahead."""
 
 ENCODED_AT_ONCE = 4 << 20
 """Bytes of text that are encoded in one call, which bounds the memory of intermediate results."""
@@ -65,13 +71,23 @@ class TokenizerOptions(Options):
 
     file: Annotated[str, DataFile()] | None = Field(None, description="a tokenizer.json to use instead of training one")
     vocabulary: int = Field(32_768, ge=512, le=LARGEST_VOCABULARY, description="entries to train, special tokens included")
-    pad_to: int = Field(64, ge=1, description="reserved tokens fill the vocabulary up to a multiple of this")
+    pad_to: int = Field(
+        64, ge=1, le=LARGEST_VOCABULARY, description="reserved tokens fill the vocabulary up to a multiple of this"
+    )
     sample_bytes: int = Field(
         256 << 20, ge=1, le=LARGEST_SAMPLE, description="UTF-8 bytes of training documents that it is trained on"
     )
     document_cap_bytes: int = Field(1 << 20, ge=4, description="of each document at most so many bytes are used")
-    digits: Literal["single", "triple", "whole"] = Field(
-        "triple", description="digits apart, in groups of up to three from the left, or a number as one piece"
+    distinct_bytes: int = Field(
+        32 << 20,
+        ge=1 << 16,
+        description="bytes of distinct words: the sample is made smaller to have no more, since training holds 150 times as much",
+    )
+    mixture: Annotated[str, DataFile()] | None = Field(
+        None, description="the mixture that the sample has the shares of: the file that `corpusmill mixture` reads; none: natural"
+    )
+    digits: Literal["single", "pairs", "triple", "whole"] = Field(
+        "triple", description="digits apart, in groups of up to two or three from the left, or a number as one piece"
     )
     minimum_frequency: int = Field(2, ge=1, description="a pair that occurs less often is not merged")
     bos: str | None = Field(None, description="the token of `file` that begins a document, if it has an unusual name")
@@ -83,13 +99,17 @@ class TokenizerOptions(Options):
     def _bos_of_a_file(self) -> TokenizerOptions:
         if self.bos is not None and self.file is None:
             raise ValueError(f"bos names a token of `file`; a trained tokenizer begins documents with {BOS}")
+        if self.mixture is not None and self.file is not None:
+            raise ValueError("mixture says what a tokenizer is trained on, and `file` is one that is trained already")
         return self
 
 
 def train_tokenizer(texts: Iterable[str], options: TokenizerOptions) -> str:
-    """tokenizer.json trained on `texts` in their order: each cut to `document_cap_bytes`, until `sample_bytes` are used up.
+    """tokenizer.json trained on `texts` in their order: each cut to `document_cap_bytes`, until `sample_bytes` are used up; the
+    last is cut to what is left of them.
 
-    TokenizerError when there is no text at all. A small sample gives a smaller vocabulary than was asked for.
+    TokenizerError when there is no text at all. A small sample gives a smaller vocabulary than was asked for. Memory: up to 150
+    bytes for each byte of a distinct piece; `distinct_bytes` is for who chooses the texts.
     """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -328,7 +348,8 @@ def piece_pattern(digits: str) -> str:
     character, which belongs to the word behind it; white space.
     """
     most = LONGEST_PIECE
-    numbers = {"single": r"\p{N}", "triple": r"\p{N}{1,3}", "whole": rf"\p{{N}}{{1,{most}}}"}[digits]
+    longest = {"single": 1, "pairs": 2, "triple": 3, "whole": most}[digits]
+    numbers = r"\p{N}" if longest == 1 else rf"\p{{N}}{{1,{longest}}}"
     return "|".join(
         [
             r"'(?i:[sdmt]|ll|ve|re)",
@@ -342,19 +363,43 @@ def piece_pattern(digits: str) -> str:
     )
 
 
+def cut(text: str, most: int) -> str:
+    """`text` cut to at most `most` bytes of UTF-8, between characters."""
+    if 4 * len(text) <= most:
+        return text
+    data = text.encode()
+    return text if len(data) <= most else data[:most].decode(errors="ignore")
+
+
 class _Sample:
-    """Texts cut and counted; the first is taken whatever its size."""
+    """Texts cut, counted, and handed out in pieces of `FED_CHARACTERS` at most."""
 
     def __init__(self, texts: Iterable[str], options: TokenizerOptions) -> None:
         self._texts, self._options, self.bytes = texts, options, 0
 
     def texts(self) -> Iterator[str]:
         for text in self._texts:
-            data = text.encode()[: self._options.document_cap_bytes]
-            if self.bytes and self.bytes + len(data) > self._options.sample_bytes:
+            used = cut(text, min(self._options.sample_bytes - self.bytes, self._options.document_cap_bytes))
+            self.bytes += len(used.encode())
+            yield from _fed(used)
+            if self.bytes + LONGEST_CHARACTER > self._options.sample_bytes:
                 return
-            self.bytes += len(data)
-            yield data.decode(errors="ignore")  # a character that the cut went through is left out
+
+
+def _fed(text: str) -> Iterator[str]:
+    """`text` in pieces, cut behind an end of a line that no white space follows: no piece of `piece_pattern` crosses that. Where
+    there is none, at the limit, which cuts one piece of the pattern in two."""
+    start = 0
+    while len(text) - start > FED_CHARACTERS:
+        end = start + FED_CHARACTERS
+        line = text.rfind("\n", start, end)
+        while line >= start and text[line + 1].isspace():
+            line = text.rfind("\n", start, line)
+        end = line + 1 if line >= start else end
+        yield text[start:end]
+        start = end
+    if start < len(text):
+        yield text[start:]
 
 
 def _groups(places: np.ndarray) -> Iterator[tuple[int, int]]:

@@ -9,9 +9,21 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from stages.tokenizer import BOS, Encoder, TokenizerError, TokenizerOptions, sample_key, train_tokenizer
+from stages.tokenizer import (
+    BOS,
+    SPECIAL_TOKENS,
+    Encoder,
+    TokenizerError,
+    TokenizerOptions,
+    _fed,
+    choose_engine,
+    cut,
+    piece_pattern,
+    sample_key,
+    train_tokenizer,
+)
 
 CHOOSER = random.Random(1)
 WORDS = ["".join(CHOOSER.choices("abcdefghij", k=CHOOSER.randint(2, 8))) for _ in range(300)]
@@ -104,7 +116,14 @@ def test_training_takes_no_more_than_the_sample_and_a_share_of_each_document() -
             yield f"{number:04d}" * 100
 
     train_tokenizer(texts(), TokenizerOptions(vocabulary=512, sample_bytes=1000, document_cap_bytes=100))
-    assert len(drawn) == 11  # ten of 100 bytes, and the one that would be too much
+    assert len(drawn) == 10
+
+
+def test_the_last_text_is_cut_to_what_the_sample_has_left() -> None:
+    options = TokenizerOptions(vocabulary=600, sample_bytes=48, minimum_frequency=1)
+    assert train_tokenizer(["first text", "the second text is longer than what is left of it", "third"], options) == (
+        train_tokenizer(["first text", "the second text is longer than what is left of it"[:38]], options)
+    )
 
 
 def test_no_text_is_an_error() -> None:
@@ -112,11 +131,78 @@ def test_no_text_is_an_error() -> None:
         train_tokenizer([], OPTIONS)
 
 
-@pytest.mark.parametrize(("digits", "pieces"), [("single", [1] * 7), ("triple", [3, 3, 1]), ("whole", [7])])
-def test_digits_are_grouped_as_asked(digits: str, pieces: list[int]) -> None:
+DIGITS = [("single", [1] * 7), ("pairs", [2, 2, 2, 1]), ("triple", [3, 3, 1]), ("whole", [7])]
+
+
+@pytest.mark.parametrize(("digits", "pieces"), DIGITS)
+def test_digits_are_grouped_as_asked_from_the_left(digits: str, pieces: list[int]) -> None:
     options = TokenizerOptions(vocabulary=512, digits=digits)
     encoder = Encoder(train_tokenizer(["1234567 " * 20] * 5, options))
     assert [len(encoder.decode(np.array([number]))) for number in ids_of(encoder, "1234567")[1:]] == pieces
+
+
+@pytest.mark.parametrize("digits", [name for name, _ in DIGITS])
+def test_both_engines_group_digits_alike(digits: str) -> None:
+    texts = ["1234567 and 12, 1 x2345 ٣٤٥٦ ½⅓ 3.14159 2026-11-29 " + "0123456789" * 30] * 5 + TEXTS[:5]
+    trained = train_tokenizer(texts, TokenizerOptions(vocabulary=600, digits=digits))
+    assert choose_engine(trained, None, texts) == ("tiktoken", None)
+    column = pa.array([*texts, "7" * 1000, "12 345 6789 0", "x1y22z333", "１２３４５"], pa.large_string())
+    slow, fast = Encoder(trained), Encoder(trained, engine="tiktoken")
+    for mine, other in zip(slow.encode(column), fast.encode(column), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "pad_to", "padded"), [(1000, 64, 1024), (1000, 128, 1024), (700, 64, 704), (700, 128, 768), (700, 1, 700)]
+)
+def test_the_vocabulary_is_filled_up_to_a_multiple_of_what_is_asked(vocabulary: int, pad_to: int, padded: int) -> None:
+    encoder = Encoder(train_tokenizer(TEXTS, TokenizerOptions(vocabulary=vocabulary, pad_to=pad_to)))
+    assert encoder.vocabulary == padded
+    assert len(encoder.special_tokens) == SPECIAL_TOKENS + padded - vocabulary
+    assert sorted(encoder.special_tokens.values()) == [*range(SPECIAL_TOKENS), *range(vocabulary, padded)]
+    assert {encoder.decode(np.array([number])) for number in range(padded)} >= {bytes([byte]) for byte in range(256)}
+
+
+LINES = st.tuples(
+    st.sampled_from(["a", "é", "漢", "1", ".", "'"]),
+    st.text("ab 1.é漢\u2028'", max_size=6),
+    st.sampled_from(["\n", "\r\n", "\n\n", ""]),
+).map("".join)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([name for name, _ in DIGITS]), st.lists(LINES, max_size=20).map("".join))
+def test_a_long_text_is_handed_over_in_parts_that_no_piece_crosses(digits: str, text: str) -> None:
+    cutter = pre_tokenizers.Split(Regex(piece_pattern(digits)), behavior="isolated")
+
+    def pieces(part: str) -> list[str]:
+        return [piece for piece, _ in cutter.pre_tokenize_str(part)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("stages.tokenizer.FED_CHARACTERS", 9)
+        parts = list(_fed(text))
+    assert "".join(parts) == text
+    assert all(0 < len(part) <= 9 for part in parts)
+    joined: list[str] = []
+    for part in parts:
+        if joined and (not joined[-1].endswith("\n") or part[0].isspace()):
+            # Only where no line with no white space behind it ends within nine characters is a part cut elsewhere.
+            assert not any(joined[-1][at - 1] == "\n" and not joined[-1][at].isspace() for at in range(2, len(joined[-1])))
+            part = joined.pop() + part
+        joined.append(part)
+    assert [piece for part in joined for piece in pieces(part)] == pieces(text)
+
+
+def test_the_order_of_texts_changes_nothing(trained: str) -> None:
+    """The sample is trained on in id order, whatever order the keys say."""
+    assert train_tokenizer(TEXTS[::-1], OPTIONS) == trained
+
+
+@pytest.mark.parametrize("most", [0, 1, 2, 3, 4, 5, 6, 7, 100])
+def test_a_text_is_cut_between_characters(most: int) -> None:
+    found = cut("aé漢", most)
+    assert "aé漢".startswith(found) and len(found.encode()) <= most
+    assert len(found) == sum(size <= most for size in (1, 3, 6))
 
 
 def test_the_place_in_the_sample_depends_on_seed_and_id_alone() -> None:
@@ -187,5 +273,7 @@ def test_documents_whose_tokens_are_no_utf_8_are_refused(encoder: Encoder) -> No
 def test_options_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match="bos names a token of `file`"):
         TokenizerOptions(bos="<s>")
+    with pytest.raises(ValueError, match="mixture says what a tokenizer is trained on"):
+        TokenizerOptions(mixture="mixture.yaml", file="tokenizer.json")
     with pytest.raises(ValueError, match="less than or equal to 2147483647"):
         TokenizerOptions(sample_bytes=2**31)
