@@ -15,11 +15,16 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.utils.checkpoint import checkpoint
 
+from trainer import fused
 from trainer.loader import IGNORED
 from trainer.presets import Architecture
 
 INITIAL_DEVIATION = 0.02
 """Standard deviation of initial weights (GPT-2); projections into the residual stream are divided by sqrt(2 x layers)."""
+
+BLOCK = 64
+"""Queries and keys that FlexAttention skips or computes as one: packed documents are short, and a larger block holds more of what
+is masked."""
 
 Mask = Tensor | BlockMask
 
@@ -51,7 +56,7 @@ class GPT(nn.Module):
                 parameter.copy_(drawn)
 
     def forward(self, tokens: Tensor, mask: Mask | None = None, targets: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        stream = self.embedding(tokens)
+        stream = in_autocast(self.embedding(tokens))
         rotation = rotary(tokens.shape[1], self.architecture, tokens.device)
         for block in self.blocks:
             stream = block(stream, rotation, mask)
@@ -72,6 +77,12 @@ class GPT(nn.Module):
             ]
             nats, squares = (torch.cat(part) for part in zip(*parts, strict=True))
         return nats.view_as(targets), squares.view_as(targets)
+
+
+def in_autocast(stream: Tensor) -> Tensor:
+    """In the type of the products around it: a residual stream of float32 would double the memory that every layer moves."""
+    device = stream.device.type
+    return stream.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else stream
 
 
 class RMSNorm(nn.RMSNorm):
@@ -101,6 +112,7 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.kv_heads = architecture.heads, architecture.kv_heads
         self.head_width = architecture.head_width
+        self.norm_epsilon = architecture.norm_epsilon
         inner = self.heads * self.head_width
         self.projection = nn.Linear(architecture.width, inner + 2 * self.kv_heads * self.head_width, bias=False)
         self.output = nn.Linear(inner, architecture.width, bias=False)
@@ -110,16 +122,26 @@ class Attention(nn.Module):
 
     def forward(self, stream: Tensor, rotation: tuple[Tensor, Tensor], mask: Mask | None) -> Tensor:
         rows, length, _ = stream.shape
-        heads = self.projection(stream).view(rows, length, self.heads + 2 * self.kv_heads, self.head_width)
-        query, key, value = heads.transpose(1, 2).split((self.heads, self.kv_heads, self.kv_heads), dim=1)
-        query = _rotate(self.query_norm(query), rotation)
-        key = _rotate(self.key_norm(key), rotation)
+        packed = self.projection(stream).view(rows, length, self.heads + 2 * self.kv_heads, self.head_width)
+        query, key, value = (heads.transpose(1, 2) for heads in self._heads(packed, rotation))
         grouped = self.heads != self.kv_heads
         if isinstance(mask, BlockMask):
             found = _flex()(query, key, value, block_mask=mask, enable_gqa=grouped)
         else:
             found = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=grouped)
         return cast(Tensor, self.output(found.transpose(1, 2).reshape(rows, length, -1)))
+
+    def _heads(self, packed: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        if not (fused.AVAILABLE and packed.is_cuda):
+            return self.plain_heads(packed, rotation)
+        gains = (self.query_norm.weight, self.key_norm.weight) if isinstance(self.query_norm, RMSNorm) else (None, None)
+        found = fused.Heads.apply(packed, self.heads, self.kv_heads, *rotation, *gains, self.norm_epsilon)  # type: ignore[no-untyped-call]
+        return cast(tuple[Tensor, ...], found)
+
+    def plain_heads(self, packed: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        """Queries, keys and values, each (rows, length, its heads, head width); the first two normed and rotated."""
+        query, key, value = torch.split(packed, [self.heads, self.kv_heads, self.kv_heads], dim=2)
+        return _rotate(self.query_norm(query), rotation), _rotate(self.key_norm(key), rotation), value
 
 
 class SwiGLU(nn.Module):
@@ -131,13 +153,20 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(architecture.hidden, architecture.width, bias=False)
 
     def forward(self, stream: Tensor) -> Tensor:
-        gate, up = self.gate_and_up(stream).chunk(2, dim=-1)
+        both = self.gate_and_up(stream)
+        if fused.AVAILABLE and both.is_cuda:
+            return cast(Tensor, self.down(fused.swiglu(both)))
+        gate, up = both.chunk(2, dim=-1)
         return cast(Tensor, self.down(F.silu(gate) * up))
 
 
 def token_nats(stream: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """(nats, log Z squared) of each position, float32 and 0 where the target is IGNORED."""
-    logits = F.linear(stream, weight).float()
+    logits = F.linear(stream, weight)
+    if fused.AVAILABLE and logits.is_cuda:
+        nats, log_z = fused.token_nats(logits, targets)
+        return nats, log_z.square() * (targets != IGNORED)
+    logits = logits.float()
     nats = F.cross_entropy(logits, targets, reduction="none", ignore_index=IGNORED)
     valid = targets != IGNORED
     chosen = logits.gather(-1, targets.clamp(min=0)[:, None]).squeeze(-1)
@@ -154,27 +183,27 @@ def document_mask(segments: Tensor) -> Mask:
     return (segments[:, None, :, None] == segments[:, None, None, :]) & causal
 
 
-def block_mask(segments: Tensor, compiled: bool) -> BlockMask:
+def block_mask(segments: Tensor, compiled: bool, block: int = BLOCK) -> BlockMask:
     """`document_mask` for FlexAttention, on any device."""
     rows, length = segments.shape
 
     def within(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (query >= key) & (segments[row, query] == segments[row, key])
 
-    return create_block_mask(within, rows, None, length, length, device=segments.device, _compile=compiled)
+    return create_block_mask(within, rows, None, length, length, device=segments.device, BLOCK_SIZE=block, _compile=compiled)
 
 
 def rotary(length: int, architecture: Architecture, device: torch.device) -> tuple[Tensor, Tensor]:
     """(cos, sin) of rotary positions (Su et al. 2021), each (length, head_width / 2), float32."""
-    half = architecture.head_width // 2
-    steps = torch.arange(half, device=device, dtype=torch.float32) / half
-    angles = torch.outer(torch.arange(length, device=device, dtype=torch.float32), architecture.rope_theta**-steps)
-    return angles.cos(), angles.sin()
+    return cast(
+        tuple[Tensor, Tensor],
+        fused.rotary(torch.empty(0, device=device), length, architecture.head_width // 2, architecture.rope_theta),
+    )
 
 
 def _rotate(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotates pairs (i, i + half) of each head, the order that Llama's published weights use; in float32."""
-    cos, sin = rotation
+    """Rotates pairs (i, i + half) of each head of (rows, length, heads, width), as Llama's weights are laid out; float32."""
+    cos, sin = (angles[:, None] for angles in rotation)
     first, second = heads.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(heads.dtype)
 

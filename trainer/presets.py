@@ -83,7 +83,7 @@ PRESETS: dict[str, Preset] = {
     "tiny": Preset(_shape(4, 128, 4, 2, 352, tied=True, qk_norm=True), 256, 2_048, 8, 4e-3),
     "mini": Preset(_shape(6, 256, 8, 8, 688, tied=True, qk_norm=True), 512, 16_384, 8, 2e-3),
     # for one GPU
-    "small": Preset(_shape(12, 768, 12, 12, 2_048, qk_norm=True), 2_048, 524_288, 32, 1e-3),
+    "small": Preset(_shape(12, 768, 6, 6, 2_048, qk_norm=True), 2_048, 524_288, 32, 1e-3),
     "1b": Preset(_shape(16, 2_048, 16, 8, 7_168, qk_norm=True), 2_048, 1_048_576, 16, 4e-4),
     "8b": Preset(_shape(32, 4_096, 32, 8, 14_336, rope_theta=500_000.0), 4_096, 4_194_304, 2, 3e-4),
 }

@@ -1,0 +1,302 @@
+"""What the parts of a training step cost on a GPU: matrix products, attention, the loss, and whole steps by kernel.
+
+`python -m bench.gpu_parts [matmul] [attention] [tuning] [loss] [parity] [model]` prints tables; each figure is the median of repeated
+runs, timed with CUDA events after a warm-up. Rows are packed with made-up documents of log-normal length (median 400 tokens).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+from torch.nn.attention.varlen import varlen_attn
+from torch.utils.checkpoint import checkpoint
+
+from trainer import fused
+from trainer.flops import causal_flops_per_token, palm_flops_per_token, peak_flops
+from trainer.model import GPT, block_mask, document_mask, token_nats
+from trainer.optimisation import build_adamw
+from trainer.presets import PRESETS
+
+CUDA = torch.device("cuda")
+VOCABULARY = 32_768
+SHOWN = 22
+"""Kernels of a step that are printed, the dearest first."""
+
+
+def milliseconds(work: Callable[[], Any], repeats: int = 10, warm: int = 3) -> float:
+    for _ in range(warm):
+        work()
+    torch.cuda.synchronize()
+    found = []
+    for _ in range(repeats):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        found.append(begin.elapsed_time(end))
+    return float(np.median(found))
+
+
+def made_up_segments(rows: int, length: int, seed: int = 0) -> np.ndarray:
+    """int32 (rows, length): the number of the document of each position."""
+    random = np.random.default_rng(seed)
+    segments = np.zeros((rows, length), np.int32)
+    for row in range(rows):
+        at = number = 0
+        while at < length:
+            size = int(np.clip(random.lognormal(np.log(400), 1.0), 16, length))
+            segments[row, at : at + size] = number
+            at, number = at + size, number + 1
+    return segments
+
+
+def boundaries(segments: np.ndarray) -> np.ndarray:
+    """int32: where documents begin in the rows one after another, and the end."""
+    flat = (segments + np.arange(len(segments), dtype=np.int64)[:, None] * segments.shape[1]).ravel()
+    starts = np.flatnonzero(np.concatenate([[True], flat[1:] != flat[:-1]]))
+    return np.concatenate([starts, [flat.size]]).astype(np.int32)
+
+
+def matmul() -> None:
+    print("\n## matmul, bf16, TFLOP/s")
+    shapes = ((8192, 8192, 8192), (65536, 768, 2304), (65536, 768, 4096), (65536, 2048, 768), (65536, 768, VOCABULARY))
+    for m, k, n in (*shapes, (32768, 2048, 14336)):
+        a = torch.randn(m, k, device=CUDA, dtype=torch.bfloat16)
+        b = torch.randn(n, k, device=CUDA, dtype=torch.bfloat16)
+        took = milliseconds(partial(F.linear, a, b))
+        print(f"{m}x{k}x{n}: {took:.3f} ms, {2 * m * k * n / took / 1e9:.0f}")
+
+
+@dataclass
+class Attended:
+    """A layer's queries, keys and values (rows, length, heads, width), and the documents of its rows."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    gradient: Tensor
+    segments: Tensor
+    edges: Tensor
+    keys: float
+    """That an average query sees in its document."""
+
+    @classmethod
+    def drawn(cls, rows: int, length: int, heads: int, kv_heads: int, width: int) -> Attended:
+        segments = made_up_segments(rows, length)
+        edges = boundaries(segments)
+        sizes = np.diff(edges).astype(np.int64)
+        query, key, value = (
+            torch.randn(rows, length, number, width, device=CUDA, dtype=torch.bfloat16, requires_grad=True)
+            for number in (heads, kv_heads, kv_heads)
+        )
+        keys = float((sizes * (sizes + 1) / 2).sum() / sizes.sum())
+        print(f"\n{rows}x{length}, {heads}/{kv_heads} heads of {width}; {len(sizes)} documents, {keys:.0f} keys a query")
+        on_device = torch.tensor(segments, device=CUDA), torch.tensor(edges, device=CUDA)
+        return cls(query, key, value, torch.randn_like(query), *on_device, keys)
+
+    @property
+    def by_head(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.query.transpose(1, 2), self.key.transpose(1, 2), self.value.transpose(1, 2)
+
+    @property
+    def grouped(self) -> bool:
+        return self.query.shape[2] != self.key.shape[2]
+
+    def flex(self, attend: Any, mask: BlockMask, options: dict[str, Any] | None = None) -> Tensor:
+        found = attend(*self.by_head, block_mask=mask, enable_gqa=self.grouped, kernel_options=options)
+        return found.transpose(1, 2)
+
+    def sdpa(self) -> Tensor:
+        with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
+            found = F.scaled_dot_product_attention(*self.by_head, is_causal=True, enable_gqa=self.grouped)
+        return found.transpose(1, 2)
+
+    def varlen(self) -> Tensor:
+        length = self.query.shape[1]
+        flat = (one.flatten(0, 1) for one in (self.query, self.key, self.value))
+        return varlen_attn(*flat, self.edges, self.edges, length, length, window_size=(-1, 0)).view_as(self.query)
+
+    def both(self, work: Callable[[], Tensor]) -> None:
+        self.query.grad = self.key.grad = self.value.grad = None
+        work().backward(self.gradient)
+
+    def report(self, name: str, work: Callable[[], Tensor], keys: float) -> None:
+        try:
+            forward, whole = milliseconds(work), milliseconds(partial(self.both, work))
+        except Exception as error:
+            print(f"{name}: {type(error).__name__}: {str(error)[:300]}")
+            return
+        tera = 12 * self.query.numel() * keys / whole / 1e9
+        print(f"{name}: {forward:.2f}, {whole:.2f} ms ({tera:.0f} TFLOP/s of what is seen)")
+
+
+SHAPES = ((32, 2048, 6, 6, 128), (16, 2048, 16, 8, 128))
+
+
+def attention() -> None:
+    print("\n## attention; forward and forward+backward in ms")
+    for shape in SHAPES:
+        one = Attended.drawn(*shape)
+        for block in (128, 64):
+            mask = block_mask(one.segments, compiled=True, block=block)
+            one.report(f"flex, documents, blocks of {block}", partial(one.flex, torch.compile(flex_attention), mask), one.keys)
+        one.report("varlen (FlashAttention 2), documents", one.varlen, one.keys)
+        one.report("sdpa (cuDNN), rows", one.sdpa, (shape[1] + 1) / 2)
+
+
+def tuning() -> None:
+    """FlexAttention's tiles; the autotuner prints what it tried."""
+    for shape in SHAPES:
+        one = Attended.drawn(*shape)
+        for block in (128, 64):
+            torch._dynamo.reset()
+            mask = block_mask(one.segments, compiled=True, block=block)
+            tuned = torch.compile(flex_attention, mode="max-autotune-no-cudagraphs", dynamic=False)
+            one.report(f"flex tuned, blocks of {block}", partial(one.flex, tuned, mask), one.keys)
+
+
+def loss() -> None:
+    print(f"\n## head and loss, 65,536 x 768, vocabulary {VOCABULARY:,}: forward+backward in ms")
+    stream = torch.randn(65536, 768, device=CUDA, dtype=torch.bfloat16, requires_grad=True)
+    weight = (torch.randn(VOCABULARY, 768, device=CUDA) * 0.02).requires_grad_()
+    targets = torch.randint(0, VOCABULARY, (65536,), device=CUDA)
+
+    def run(function: Callable[..., Any], chunk: int = 65536) -> None:
+        with torch.autocast("cuda", torch.bfloat16):
+            parts = zip(stream.split(chunk), targets.split(chunk), strict=True)
+            if chunk == len(targets):
+                total = function(stream, weight, targets)[0].sum()
+            else:
+                total = torch.stack([checkpoint(function, s, weight, t, use_reentrant=False)[0].sum() for s, t in parts]).sum()
+        total.backward()
+        stream.grad = weight.grad = None
+
+    def plain(stream: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor]:
+        return (F.cross_entropy(F.linear(stream, weight).float(), targets, reduction="none"),)
+
+    product = milliseconds(partial(F.linear, stream.detach(), weight.detach().bfloat16()))
+    print(f"three products: {3 * product:.2f}")
+    print(f"fused: {milliseconds(partial(run, token_nats)):.2f}")
+    print(f"fused, chunks of 8192: {milliseconds(partial(run, token_nats, 8192)):.2f}")
+    print(f"cross entropy, compiled: {milliseconds(partial(run, torch.compile(plain))):.2f}")
+
+
+def parity() -> None:
+    """Loss and gradients of the fused kernels beside those of the plain operations."""
+    print("\n## fused kernels beside plain operations, 4 layers of `small`")
+    for dtype in (torch.float32, torch.bfloat16):
+        found: list[dict[str, Tensor]] = []
+        for available in (False, True):
+            fused.AVAILABLE = available
+            network = GPT(PRESETS["small"].build(VOCABULARY, layers=4, kv_heads=3)).to(CUDA)
+            network.initialise(0)
+            tokens = torch.randint(0, VOCABULARY, (4, 512), device=CUDA, generator=torch.Generator(CUDA).manual_seed(1))
+            with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
+                nats, squares = network(tokens, None, tokens.roll(-1, 1))
+            (nats.mean() + 1e-4 * squares.mean()).backward()
+            found.append(
+                {"nats": nats.detach(), **{name: p.grad for name, p in network.named_parameters() if p.grad is not None}}
+            )
+        plain, ours = found
+        off = {name: ((ours[name] - plain[name]).norm() / plain[name].norm()).item() for name in plain}
+        worst = max(off, key=off.__getitem__)
+        most = (ours["nats"] - plain["nats"]).abs().max().item()
+        print(f"{dtype}: nats differ by at most {most:.1e}; gradients by {off[worst]:.1e} of their norm at most ({worst})")
+
+
+@dataclass
+class Step:
+    """A model with its optimiser, and a micro-batch of made-up tokens."""
+
+    network: GPT
+    compiled: Any
+    optimiser: torch.optim.Optimizer
+    tokens: Tensor
+    segments: Tensor
+    masked: bool
+
+    @classmethod
+    def of(cls, preset: str, changes: dict[str, Any], masked: bool, micro: int) -> Step:
+        network = GPT(PRESETS[preset].build(VOCABULARY, **changes)).to(CUDA)
+        network.initialise(0)
+        length = PRESETS[preset].sequence_length
+        tokens = torch.randint(0, VOCABULARY, (micro, length), device=CUDA)
+        segments = torch.tensor(made_up_segments(micro, length), device=CUDA)
+        return cls(network, torch.compile(network), build_adamw(network, 1e-4, 0.1), tokens, segments, masked)
+
+    def micro_batch(self) -> None:
+        mask = document_mask(self.segments) if self.masked else None
+        with torch.autocast("cuda", torch.bfloat16):
+            nats, _ = self.compiled(self.tokens, mask, self.tokens)
+        nats.mean().backward()
+
+    def update(self) -> None:
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=False)
+
+
+def model(preset: str, changes: dict[str, Any], masked: bool, micro: int) -> None:
+    torch._dynamo.reset()
+    torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    step = Step.of(preset, changes, masked, micro)
+    step.micro_batch()
+    step.update()
+    step.micro_batch()
+    torch.cuda.synchronize()
+    preparing = time.perf_counter() - began
+    took, update = milliseconds(step.micro_batch), milliseconds(step.update)
+    rate = step.tokens.numel() / took * 1e3
+    architecture, length = step.network.architecture, step.tokens.shape[1]
+    peak = peak_flops(torch.cuda.get_device_name(), "bfloat16") or float("nan")
+    palm = rate * palm_flops_per_token(architecture, length) / peak
+    causal = rate * causal_flops_per_token(architecture, (length + 1) / 2) / peak
+    print(
+        f"\n## {preset} {changes} {'documents' if masked else 'rows'}, {micro} rows: {took:.1f} ms, update {update:.1f} ms apart; "
+        f"{rate:,.0f} tok/s, MFU {palm:.1%} palm, {causal:.1%} causal; {torch.cuda.max_memory_allocated() / 1e9:.0f} GB; "
+        f"ready after {preparing:.0f} s"
+    )
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        step.micro_batch()
+        step.update()
+        torch.cuda.synchronize()
+    kernels: dict[str, list[float]] = defaultdict(list)
+    for event in profile.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            kernels[event.name].append(event.device_time_total / 1e3)
+    print(f"kernels of both: {sum(map(sum, kernels.values())):.1f} ms")
+    for name, times in sorted(kernels.items(), key=lambda item: -sum(item[1]))[:SHOWN]:
+        print(f"{sum(times):8.2f} ms x{len(times):<4} {name[:150]}")
+    torch.cuda.empty_cache()
+
+
+def models() -> None:
+    for preset, masked, micro in (("small", True, 32), ("small", False, 32), ("1b", True, 16)):
+        model(preset, {}, masked, micro)
+
+
+PARTS = {"matmul": matmul, "attention": attention, "tuning": tuning, "loss": loss, "parity": parity, "model": models}
+
+if __name__ == "__main__":
+    torch.set_float32_matmul_precision("high")
+    print(torch.__version__, torch.cuda.get_device_name(), torch.backends.cudnn.version())
+    for part in sys.argv[1:] or PARTS:
+        try:
+            PARTS[part]()
+        except Exception:
+            traceback.print_exc()
