@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
+import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Generator
@@ -18,6 +20,12 @@ from pipeline.work import Work, execute
 IN_FLIGHT_PER_CPU = 4
 RETRIES = 3
 TOKEN_MODE = "RAY_AUTH_MODE"
+ANSWER_SECONDS = 15.0
+"""So long a driver waits for a cluster's head to answer when it joins; Ray itself would try for a minute and more."""
+PATIENCE_SECONDS = 30.0
+"""A head that does not answer for so long while parts run is lost. After 60 s Ray would end the process where it stands."""
+LOOK_SECONDS = 5.0
+"""So often the driver looks whether the head answers."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +105,13 @@ class RayExecutor(Executor):
                 }
             mine = threading.current_thread() is threading.main_thread()
             on_term = signal.getsignal(signal.SIGTERM)
-            ray.init(**options)
+            try:
+                if self.address:
+                    _wait_for_answer(self.address)
+                ray.init(**options)
+            except Exception as error:
+                self.mine = False
+                raise ConnectionError(self._why_not(error)) from error
             if mine and on_term is not None:  # Ray's own handler ends the process where it stands
                 signal.signal(signal.SIGTERM, on_term)
         self.ray = ray
@@ -122,10 +136,12 @@ class RayExecutor(Executor):
                 if len(flying) >= limit:
                     return
 
+        head = _Head(self.ray.get_runtime_context().gcs_address)
         try:
             launch()
             while flying:
-                done, _ = self.ray.wait(list(flying), num_returns=1)
+                done, _ = self.ray.wait(list(flying), num_returns=1, timeout=LOOK_SECONDS)
+                head.check()
                 for reference in done:
                     work = flying.pop(reference)
                     yield self._outcome(reference, work)
@@ -153,6 +169,58 @@ class RayExecutor(Executor):
     def close(self) -> None:
         if self.mine and self.ray is not None:
             self.ray.shutdown()
+
+    def _why_not(self, error: Exception) -> str:
+        said = f"{type(error).__name__}: {error}"
+        if not self.address:
+            return f"Ray did not start on this machine: {said}"
+        return (
+            f"cannot join the Ray cluster at {self.address}: {said}. Is its head running, and does one of its nodes run on this "
+            "machine? A run is started on a node of the cluster, or handed to it by `ray job submit`"
+        )
+
+
+class _Head:
+    """Looks now and then whether the head of the cluster answers."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.answered = self.looked = time.monotonic()
+
+    def check(self) -> None:
+        """ConnectionError when the head has not answered for PATIENCE_SECONDS."""
+        now = time.monotonic()
+        if now - self.looked < LOOK_SECONDS:
+            return
+        self.looked = now
+        if _answers(self.address):
+            self.answered = now
+        elif now - self.answered > PATIENCE_SECONDS:
+            raise ConnectionError(
+                f"the head of the Ray cluster at {self.address} has not answered for {now - self.answered:.0f} s; what is "
+                "finished is kept: start the same command again, once there is a cluster, to go on"
+            )
+
+
+def _wait_for_answer(address: str) -> None:
+    """ConnectionError when nothing listens at `address` (`host:port`) for ANSWER_SECONDS."""
+    until = time.monotonic() + ANSWER_SECONDS
+    while not _answers(address):
+        if time.monotonic() > until:
+            raise ConnectionError(f"nothing listens there, tried for {ANSWER_SECONDS:.0f} s")
+        time.sleep(LOOK_SECONDS / 10)
+
+
+def _answers(address: str) -> bool:
+    """Does something listen at `host:port`? Other forms of address (auto, local) are left to Ray."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return True
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=LOOK_SECONDS).close()
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def _token_is_here() -> bool:
