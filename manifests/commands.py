@@ -77,9 +77,10 @@ def verify(corpus: CorpusArgument) -> None:
     typer.echo(f"verified: {files} files, {documents:,} documents in = kept + removed at each of {len(content.counts)} stages")
     if content.split is not None and content.split.closest is not None:
         pair = content.split.closest
+        before = f" (before {', '.join(one['component'] for one in content.dropped)} was dropped)" if content.dropped else ""
         typer.echo(
             f"split: {pair.held_out_documents} held-out documents were compared with all {pair.documents:,}; "
-            f"the highest Jaccard with one of another split is {pair.jaccard:.3f}"
+            f"the highest Jaccard with one of another split is {pair.jaccard:.3f}{before}"
         )
     typer.echo(f"digest {manifest.digest}")
 
@@ -157,7 +158,9 @@ def why(
         )
         raise typer.Exit(1) from None
     if not found:
-        typer.echo(visible(f"error: no document of {corpus} has the id or URL {document!r}"), err=True)
+        gone = next((one for one in manifest.content.dropped if document.startswith(f"{one['component']}/")), None)
+        because = f": component {gone['component']} was dropped: {gone['reason'] or 'no reason given'}" if gone else ""
+        typer.echo(visible(f"error: no document of {corpus} has the id or URL {document!r}{because}"), err=True)
         raise typer.Exit(1)
     if as_json:
         typer.echo(f"[{', '.join(life.as_json() for life in found)}]")

@@ -39,7 +39,7 @@ def _causes(before: Content, after: Content) -> Iterator[Change]:
     for name in _either(before.components, after.components):
         old, new = before.components.get(name), after.components.get(name)
         if old is None or new is None:
-            yield Change("cause", name, "component", _size(old), _size(new))
+            yield Change("cause", name, "component", _size(old) or _dropped(before, name), _size(new) or _dropped(after, name))
             continue
         for what in ("source", "format", "licence", "snapshot", "priority"):
             if getattr(old, what) != getattr(new, what):
@@ -133,6 +133,12 @@ def _removed(content: Content, component: str) -> dict[str, int]:
 
 def _either(one: Any, other: Any) -> list[str]:
     return list(dict.fromkeys([*one, *other]))
+
+
+def _dropped(content: Content, name: str) -> str | None:
+    """Why a component is not there, where the manifest says so."""
+    record = next((one for one in content.dropped if one["component"] == name), None)
+    return f"dropped: {record['reason'] or 'no reason given'}" if record else None
 
 
 def _size(record: ComponentRecord | None) -> str | None:

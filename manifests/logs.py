@@ -21,7 +21,7 @@ from manifests.storage import Folder
 
 
 class Logs:
-    """Questions to the logs of one corpus. Use as a context manager; `sql` takes parameters as `?`.
+    """Questions to the logs of one corpus. Use as a context manager; `sql` takes parameters as `?`, or by name as `$name`.
 
     `only` names the views that are wanted: no file of another is opened. All are removals, edits, documents, shard_index and
     signals.
@@ -44,7 +44,7 @@ class Logs:
     def __exit__(self, *exception: object) -> None:
         self.connection.close()
 
-    def sql(self, query: str, parameters: list[Any] | None = None) -> list[dict[str, Any]]:
+    def sql(self, query: str, parameters: list[Any] | dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """The rows of a query, as dictionaries."""
         found = self.connection.execute(query, parameters or [])
         names = [column[0] for column in found.description or []]

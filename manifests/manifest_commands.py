@@ -36,33 +36,44 @@ def show(corpus: CorpusArgument, as_json: JsonOption = False) -> None:
         return
     for name, figures in groups.items():
         _show_figures(name, figures)
+        typer.echo()
     if content.tokenizer is not None:
         typer.echo(
             f"vocabulary {content.tokenizer.vocabulary:,}, {content.tokenizer.dtype}, encoded by {content.tokenizer.engine}"
         )
     for one in content.dropped:
-        typer.echo(visible(f"dropped: {one['component']}, {one['documents']:,} documents: {one['reason'] or 'no reason given'}"))
+        why = one["reason"] or "no reason given"
+        typer.echo(visible(f"dropped: {one['component']}, {_documents(one['documents'])}: {why}"))
     typer.echo(f"digest {manifest.digest}")
 
 
 @app.command()
 def drop(
     corpus: CorpusArgument,
-    component: Annotated[str, typer.Argument(help="the component to leave out")],
+    component: Annotated[list[str] | None, typer.Argument(help="the components to leave out")] = None,
+    licence: Annotated[list[str] | None, typer.Option(help="leave out all components of this licence; may be repeated")] = None,
+    source: Annotated[list[str] | None, typer.Option(help="leave out all components of this source; may be repeated")] = None,
+    *,
     output: Annotated[str, typer.Option(help="name of the new manifest, beside the old one")],
     reason: Annotated[str | None, typer.Option(help="recorded in the new manifest")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a manifest without a component, and list documents elsewhere that were removed because their twin was in it."""
+    """Write a manifest without some components, and list documents elsewhere that were removed because their twin was in one.
+
+    Nothing is rewritten. A part of a component cannot be dropped, as its shards hold all of it: change the recipe and run again.
+    """
     from manifests.dropping import drop as dropped_of
     from manifests.manifest import MANIFEST, ManifestError
     from manifests.storage import StorageError
 
     if "/" in output or not output.endswith(".json") or output == MANIFEST:
         raise typer.BadParameter(f"{output!r}: a name such as manifest-2.json, beside the corpus's own", param_hint="--output")
+    if not (component or licence or source):
+        raise typer.BadParameter("name a component, or a --licence or --source", param_hint="component")
     folder, manifest = _open(corpus)
     try:
-        dropped = dropped_of(folder, manifest, component, reason)
+        chosen = [*(component or []), *_of(manifest, "licence", licence or []), *_of(manifest, "source", source or [])]
+        dropped = dropped_of(folder, manifest, *chosen, reason=reason)
         if folder.exists(output):
             raise ManifestError(f"{output} is there already")
         dropped.manifest.save(folder, output)
@@ -70,23 +81,48 @@ def drop(
         typer.echo(visible(f"error: {error}"), err=True)
         raise typer.Exit(1) from None
     if as_json:
-        found = {"manifest": output, "digest": dropped.manifest.digest, "orphans": dropped.orphans, "saw_it": dropped.saw_it}
+        found = {
+            "manifest": output,
+            "digest": dropped.manifest.digest,
+            "dropped": list(dict.fromkeys(chosen)),
+            "orphans": dropped.orphans,
+            "saw_it": dropped.saw_it,
+        }
         typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
         return
-    record = dropped.manifest.content.dropped[-1]
-    typer.echo(visible(f"{output}: the corpus without {component}, its {record['documents']:,} documents and their logs"))
+    records = dropped.manifest.content.dropped[len(manifest.content.dropped) :]
+    names, them = ", ".join(record["component"] for record in records), "it" if len(records) == 1 else "them"
+    documents = _documents(sum(record["documents"] for record in records))
+    typer.echo(visible(f"{output}: the corpus without {names} ({documents} and their logs)"))
     for orphan in dropped.orphans:
         jaccard = "" if orphan["kept_jaccard"] is None else f", Jaccard {orphan['kept_jaccard']:.4f}"
         typer.echo(visible(f"{orphan['id']} was removed by {orphan['stage']} for {orphan['kept_id']}{jaccard}"))
     if dropped.orphans:
+        were = "was" if len(dropped.orphans) == 1 else "were"
         typer.echo(
-            f"{len(dropped.orphans):,} documents elsewhere were removed because a twin in it stayed; a new run would keep some"
+            f"{_documents(len(dropped.orphans))} elsewhere {were} removed because a twin in {them} stayed; "
+            "a new run would decide anew"
         )
     if dropped.saw_it:
-        typer.echo(visible(f"made with it and not made again: {', '.join(dropped.saw_it)}"))
+        typer.echo(visible(f"made with {them} and not made again: {', '.join(dropped.saw_it)}"))
     if cutting := [one for one in FOLLOWED if one in dropped.saw_it]:
-        typer.echo(f"texts elsewhere were cut by {', '.join(cutting)} with its documents counted; no log tells for which")
-    typer.echo(f"its files are still there; digest {dropped.manifest.digest}")
+        typer.echo(f"texts elsewhere were cut by {', '.join(cutting)} with documents of {them} counted; no log tells for which")
+    typer.echo(f"{'its' if len(records) == 1 else 'their'} files are still there; digest {dropped.manifest.digest}")
+
+
+def _of(manifest: Manifest, what: str, wanted: list[str]) -> list[str]:
+    """The components whose licence or source is one of `wanted`."""
+    from manifests.manifest import ManifestError
+
+    held = {name: getattr(one, what) for name, one in manifest.content.components.items()}
+    for one in wanted:
+        if one not in held.values():
+            raise ManifestError(f"no component has the {what} {one!r}; there are {', '.join(dict.fromkeys(held.values()))}")
+    return [name for name, one in held.items() if one in wanted]
+
+
+def _documents(number: int) -> str:
+    return f"{number:,} document{'' if number == 1 else 's'}"
 
 
 @app.command()
@@ -129,6 +165,11 @@ def _show_figures(name: str, figures: list[Figures]) -> None:
         share = f"{100 * one.all_tokens / total:.1f}" if total else ""
         tokens = (f"{one.tokens.get(split, 0):,}" for split in splits)
         table.add_row(Text(visible(one.name)), f"{one.documents:,}", f"{one.bytes / 1e6:,.1f}", *tokens, share)
+    if len(figures) > 1:
+        sums = (f"{sum(one.tokens.get(split, 0) for one in figures):,}" for split in splits)
+        documents, size = sum(one.documents for one in figures), sum(one.bytes for one in figures)
+        table.add_section()
+        table.add_row("all", f"{documents:,}", f"{size / 1e6:,.1f}", *sums, "100.0" if total else "")
     terminal().print(table)
 
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import fsspec
 import pyarrow.dataset as ds
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from typer.testing import CliRunner
 
 from manifests.commands import app
 from manifests.difference import differences
-from manifests.manifest import Content, LogFile, Manifest, Shard, digest, open_corpus
+from manifests.manifest import Content, Manifest, open_corpus
 from manifests.overview import by_component, by_licence, by_source
-from manifests.storage import Folder
 from manifests.verify import verify
+from tests.manifests.many_shards import many_shards
 from tests.pipeline.crawl import Crawl, build
 
 
@@ -137,26 +141,128 @@ def test_added_inputs_stages_and_components_are_causes(manifest: Manifest) -> No
     assert causes == {("books", "input files changed"), (f"books: {gone}", "stage"), ("more", "component")}
 
 
-def test_a_thousand_shards_are_shown_dropped_and_compared_from_the_manifest_alone(copied: Path, manifest: Manifest) -> None:
-    """No shard is read: most of these do not exist."""
-    raw = manifest.content.model_dump(mode="json")
-    model = raw["shards"][0]
-    shards, logs = [], []
-    for component in ("books", "web"):
-        for number in range(1000):
-            stem = f"tokens/{component}/train/{number:05}"
-            shards.append(
-                Shard(**{**model, "component": component, "split": "train", "path": f"{stem}.bin", "index": f"{stem}.parquet"})
-            )
-    for log in raw["logs"]:
-        logs.append(LogFile(**log))
-    raw |= {"shards": [one.model_dump() for one in shards], "logs": [one.model_dump() for one in logs]}
-    for component in raw["components"]:
-        raw["components"][component]["tokens"] = {"train": 1000 * model["tokens"]} if component in ("books", "web") else {}
-    Manifest.seal(Content.model_validate(raw), manifest.run).save(Folder(copied), "large.json")
-    run("show", str(copied / "large.json"))
-    run("drop", str(copied / "large.json"), "books", "--output", "small.json")
-    assert len(open_corpus(str(copied / "small.json"))[1].content.shards) == 1000
-    told = run("diff", str(copied / "large.json"), str(copied / "small.json"), code=1)
-    assert "1,000 of which are the same" in told
-    assert digest(raw) == open_corpus(str(copied / "large.json"))[1].digest
+@pytest.fixture(scope="module")
+def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """1,000 shards in ten components, with their logs; no test may change them."""
+    folder = tmp_path_factory.mktemp("thousand") / "corpus"
+    many_shards(folder)
+    return folder
+
+
+@pytest.fixture
+def bare(thousand: Path, tmp_path: Path) -> Path:
+    """The same without any file that show, drop and diff have no business with: there are a manifest and removal logs."""
+    shutil.copytree(thousand / "logs" / "removals", tmp_path / "bare" / "logs" / "removals")
+    shutil.copy(thousand / "manifest.json", tmp_path / "bare")
+    return tmp_path / "bare"
+
+
+class Counted(MemoryFileSystem):  # type: ignore[misc]
+    """An object store that remembers which objects were opened, and how."""
+
+    protocol = "counted"
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+    opened: ClassVar[list[tuple[str, str]]] = []
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.replace("counted://", "memory://")))
+
+    def cat_file(self, path: str, *rest: Any, **options: Any) -> Any:
+        self.opened.append(("rb", path.partition("/corpus/")[2]))
+        return super().cat_file(path, *rest, **options)
+
+    def _open(self, path: str, mode: str = "rb", *rest: Any, **options: Any) -> Any:
+        self.opened.append((mode, path.partition("/corpus/")[2]))
+        return super()._open(path, mode, *rest, **options)
+
+    @classmethod
+    def told(cls) -> tuple[dict[str, int], set[str]]:
+        """(times that each object was read, objects that were written) since the last call."""
+        reads = Counter(path for mode, path in cls.opened if mode == "rb")
+        written = {path for mode, path in cls.opened if mode != "rb"}
+        cls.opened.clear()
+        return dict(reads), written
+
+
+def test_of_a_thousand_shards_none_is_read_to_show_drop_and_compare(bare: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in bare.rglob("*") if path.is_file()}
+    shown = run("show", str(bare))
+    assert re.search(r"^all +3,000 +0\.2 +60,000 +100\.0$", shown, re.MULTILINE)
+    dropped = json.loads(run("drop", str(bare), "c3", "--output", "less.json", "--json"))
+    assert [row["id"] for row in dropped["orphans"]] == ["c2/a.jsonl#300"]
+    told = run("diff", str(bare), str(bare / "less.json"), code=1)
+    assert "shards, 900 of which are the same" in told
+    after = {path: path.stat().st_mtime_ns for path in bare.rglob("*") if path.is_file()}
+    assert after.keys() - before.keys() == {bare / "less.json"}
+    assert all(after[path] == stamp for path, stamp in before.items())
+
+
+def test_files_read_and_written_do_not_grow_with_the_shards(thousand: Path) -> None:
+    """1,000 shards and 2,031 files, in an object store."""
+    fsspec.register_implementation("counted", Counted, clobber=True)
+    store = fsspec.filesystem("counted")
+    for path in thousand.rglob("*"):
+        if path.is_file():
+            store.pipe_file(f"/corpus/{path.relative_to(thousand)}", path.read_bytes())
+    removals = {f"logs/removals/c{number}/00000.parquet" for number in range(10)}
+    Counted.told()
+    run("show", "counted://corpus")
+    assert Counted.told() == ({"manifest.json": 1}, set())
+    run("drop", "counted://corpus", "c3", "--output", "less.json")
+    reads, written = Counted.told()
+    assert written == {"less.json"}
+    assert reads.keys() == {"manifest.json", *removals}
+    run("diff", "counted://corpus", "counted://corpus/less.json", code=1)
+    assert Counted.told() == ({"manifest.json": 1, "less.json": 1}, set())
+
+
+def test_a_corpus_of_a_thousand_shards_is_whole_after_a_drop(thousand: Path, tmp_path: Path) -> None:
+    shutil.copytree(thousand, tmp_path / "corpus")
+    run("drop", str(tmp_path / "corpus"), "c3", "c4", "--output", "less.json")
+    for name in ("c3", "c4"):
+        shutil.rmtree(tmp_path / "corpus" / "tokens" / name)
+        for kind in ("documents", "removals", "edits"):
+            shutil.rmtree(tmp_path / "corpus" / "logs" / kind / name)
+    corpus, less = open_corpus(str(tmp_path / "corpus" / "less.json"))
+    assert list(verify(corpus, less)) == []
+    assert len(less.content.shards) == 800
+
+
+def test_all_components_of_a_licence_or_a_source_are_dropped_together(bare: Path) -> None:
+    """A document that was removed for another of the same licence has no twin that was left without reason."""
+    told = run("drop", str(bare), "--licence", "CC-BY-4.0", "--output", "free.json", "--reason", "no attribution kept")
+    _, free = open_corpus(str(bare / "free.json"))
+    assert {one.licence for one in free.content.components.values()} == {"CC0-1.0"}
+    assert [one["component"] for one in free.content.dropped] == ["c1", "c3", "c5", "c7", "c9"]
+    assert "5 documents elsewhere were removed because a twin in them stayed" in told
+    assert "their files are still there" in told
+    assert "dropped: c9, 300 documents: no attribution kept" in run("show", str(bare / "free.json"))
+    assert "dropped: no attribution kept" in run("diff", str(bare), str(bare / "free.json"), code=1)
+    sources = json.loads(run("drop", str(bare), "c0", "--source", "source-1", "--output", "s.json", "--json"))
+    assert sources["dropped"] == ["c0", "c2", "c3"]
+    assert {row["id"].split("/")[0] for row in sources["orphans"]} == {"c1", "c9"}
+    assert sum(one["orphans"] for one in open_corpus(str(bare / "s.json"))[1].content.dropped) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments, code, complaint",
+    [
+        (["--licence", "MIT"], 1, "no component has the licence 'MIT'; there are CC0-1.0, CC-BY-4.0"),
+        (["--source", "web"], 1, "no component has the source 'web'; there are source-0"),
+        (["--licence", "CC0-1.0", "--licence", "CC-BY-4.0"], 1, "are all components: without them there is no corpus"),
+        ([], 2, "name a component, or a --licence or --source"),
+    ],
+)
+def test_a_licence_or_source_that_is_not_there_is_refused(bare: Path, arguments: list[str], code: int, complaint: str) -> None:
+    assert complaint in run("drop", str(bare), *arguments, "--output", "less.json", code=code)
+    assert not (bare / "less.json").exists()
+
+
+def test_why_a_document_of_a_dropped_component_is_not_there(thousand: Path, tmp_path: Path) -> None:
+    shutil.copytree(thousand, tmp_path / "corpus")
+    run("drop", str(tmp_path / "corpus"), "c3", "--output", "less.json", "--reason", "a letter")
+    asked = CliRunner().invoke(app, ["why", str(tmp_path / "corpus" / "less.json"), "c3/a.jsonl#0"])
+    assert asked.exit_code == 1
+    assert "component c3 was dropped: a letter" in asked.output

@@ -1,0 +1,158 @@
+"""A corpus of many small shards with all its logs, made up in a second: a hundred shards a component, three documents a shard."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from manifests.manifest import ComponentRecord, Content, LogFile, Manifest, Shard, StageCount, TokenizerRecord
+from manifests.schemas import DOCUMENT_LOG, EDITS, REMOVALS, SHARD_INDEX, empty_rows
+from manifests.storage import Folder
+
+SHARDS, DOCUMENTS, TOKENS = 100, 3, 20
+LICENCES = ("CC0-1.0", "CC-BY-4.0")
+VOCABULARY = 512
+
+
+def many_shards(folder: Path, components: int = 10) -> Manifest:
+    """Component n has the source `source-(n // 2)` and, in turn, one of two licences. Its last document is a copy of one in the next
+    component, where it stayed."""
+    target = Folder(folder)
+    names = [f"c{number}" for number in range(components)]
+    shards: list[Shard] = []
+    logs: list[LogFile] = []
+    counts: list[StageCount] = []
+    records: dict[str, ComponentRecord] = {}
+    for number, name in enumerate(names):
+        rows = [_write_shard(folder, name, one, shards) for one in range(SHARDS)]
+        documents = pa.concat_tables([table for table, _ in rows])
+        kept = documents.num_rows
+        _log(folder, name, "documents", _documents(name, documents, [shard for _, shard in rows]), logs)
+        twin = names[(number + 1) % components]
+        removed = empty_rows(
+            REMOVALS,
+            1,
+            **_identity(name, [kept]),
+            step=pa.array(["minhash"]),
+            stage=pa.array(["minhash"]),
+            rule=pa.array(["minhash.duplicate"]),
+            kept_id=pa.array([f"{twin}/a.jsonl#0"]),
+            kept_jaccard=pa.array([0.9]),
+        )
+        _log(folder, name, "removals", removed, logs)
+        _log(folder, name, "edits", EDITS.empty_table(), logs)
+        removals = {"minhash.duplicate": 1}
+        counts.append(
+            StageCount(
+                component=name, step="minhash", stage="minhash", documents_in=kept + 1, documents_kept=kept, removed=removals
+            )
+        )
+        records[name] = ComponentRecord(
+            source=f"source-{number // 2}",
+            format="jsonl",
+            licence=LICENCES[number % 2],
+            inputs=[],
+            stages=[],
+            documents_in=kept + 1,
+            documents_kept=kept,
+            tokens={"train": kept * TOKENS},
+        )
+    tokenizer = target.write("tokenizer.json", b'{"version": "1.0"}')
+    content = Content(
+        name="many",
+        recipe_sha256="0" * 64,
+        seed=0,
+        components=records,
+        stages=[],
+        counts=counts,
+        tokenizer=TokenizerRecord(
+            sha256=tokenizer.sha256, vocabulary=VOCABULARY, dtype="uint16", bos_id=0, special_tokens={"<|bos|>": 0}
+        ),
+        shards=shards,
+        logs=logs,
+    )
+    manifest = Manifest.seal(content, {})
+    manifest.save(target)
+    return manifest
+
+
+def _write_shard(folder: Path, component: str, number: int, shards: list[Shard]) -> tuple[pa.Table, str]:
+    stem = f"tokens/{component}/train/{number:05}"
+    tokens = 1 + np.arange(DOCUMENTS * TOKENS, dtype="<u2") * (number + 7) % (VOCABULARY - 1)
+    tokens[::TOKENS] = 0
+    first = number * DOCUMENTS
+    index = pa.table(
+        [
+            pa.array([f"{component}/a.jsonl#{first + one}" for one in range(DOCUMENTS)]),
+            pa.array([one * TOKENS for one in range(DOCUMENTS)]),
+            pa.array([TOKENS] * DOCUMENTS),
+            pa.array([3 * TOKENS] * DOCUMENTS),
+        ],
+        schema=SHARD_INDEX,
+    )
+    digest = _write(folder / f"{stem}.bin", tokens.tobytes())
+    shards.append(
+        Shard(
+            path=f"{stem}.bin",
+            index=f"{stem}.parquet",
+            component=component,
+            split="train",
+            tokens=len(tokens),
+            documents=DOCUMENTS,
+            text_bytes=3 * TOKENS * DOCUMENTS,
+            sha256=digest,
+            index_sha256=_write(folder / f"{stem}.parquet", _parquet(index)),
+        )
+    )
+    return index, f"{stem}.bin"
+
+
+def _documents(component: str, kept: pa.Table, shards: list[str]) -> pa.Table:
+    """The kept documents, and behind them the one that was removed."""
+    count = kept.num_rows
+    places = list(itertools.chain.from_iterable([shard] * DOCUMENTS for shard in shards))
+    return empty_rows(
+        DOCUMENT_LOG,
+        count + 1,
+        **_identity(component, list(range(count + 1))),
+        removed_by=pa.array([None] * count + ["minhash"]),
+        text_bytes=pa.array([3 * TOKENS] * count + [None]),
+        split=pa.array(["train"] * count + [None]),
+        shard=pa.array([*places, None]),
+        start=pa.array([*kept["start"].to_pylist(), None]),
+        tokens=pa.array([TOKENS] * count + [None]),
+    )
+
+
+def _identity(component: str, positions: list[int]) -> dict[str, pa.Array]:
+    return {
+        "id": pa.array([f"{component}/a.jsonl#{position}" for position in positions]),
+        "component": pa.array([component] * len(positions)),
+        "file": pa.array(["a.jsonl"] * len(positions)),
+        "position": pa.array(positions, pa.int64()),
+    }
+
+
+def _log(folder: Path, component: str, kind: str, table: pa.Table, logs: list[LogFile]) -> None:
+    path, data = f"logs/{kind}/{component}/00000.parquet", _parquet(table)
+    digest = _write(folder / path, data)
+    logs.append(
+        LogFile.model_validate({"kind": kind, "path": path, "rows": table.num_rows, "bytes": len(data), "sha256": digest})
+    )
+
+
+def _parquet(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    return sink.getvalue().to_pybytes()
+
+
+def _write(path: Path, data: bytes) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return hashlib.sha256(data).hexdigest()
