@@ -268,8 +268,13 @@ class Manifest(Part):
             at = ".".join(str(step) for step in first["loc"])
             raise ManifestError(f"{where}: {at}: {first['msg']}") from None
 
-    def save(self, corpus: Folder, name: str = MANIFEST) -> None:
-        corpus.write(name, (json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode())
+    def save(self, corpus: Folder, name: str = MANIFEST, *, new: bool = False) -> bool:
+        """False when it is to be a `new` file and there is one."""
+        data = (json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode()
+        if new:
+            return corpus.create(name, data)
+        corpus.write(name, data)
+        return True
 
     def shards(self, split: str, component: str | None = None) -> list[Shard]:
         """The shards of one split in manifest order (component, then number)."""

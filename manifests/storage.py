@@ -3,12 +3,17 @@
 Two things are promised. A write is atomic: a reader sees the whole file or none (locally: temporary name, fsync,
 rename; on object stores: one put of a finished local file). And a `Folder` never reaches outside itself: names that
 are absolute or climb with `..` are refused, so a manifest from a stranger cannot point at other files.
+
+Trouble with a store is an OSError, whatever the store's own library raises, so that it is told from a mistake and tried again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import hashlib
+import io
 import os
 import stat
 import tempfile
@@ -69,6 +74,8 @@ class Folder:
             raise StorageError(f"{self.url}: {error}") from None
         self.root = self.root.rstrip("/")
         self.local = "file" in (self.fs.protocol if isinstance(self.fs.protocol, tuple) else (self.fs.protocol,))
+        if not self.local:
+            self.fs = _Store(self.fs, self.url)
 
     def __repr__(self) -> str:
         return f"Folder({self.url!r})"
@@ -204,12 +211,87 @@ class Folder:
         self.write(stamp.path, data)
         return True
 
+    def written_at(self, name: str) -> float | None:
+        """When `name` was last written, in seconds by the clock of the store, whatever ours says; None where it does not tell."""
+        self.fs.invalidate_cache()
+        try:
+            return float(self.fs.modified(self.path(name)).timestamp())
+        except (NotImplementedError, AttributeError):
+            return None
+
     def delete(self, name: str) -> None:
         """Removes a file or a folder with all it holds; nothing happens when it is not there."""
         path = self.path(name)
         self.fs.invalidate_cache()
         if self.fs.exists(path):
             self.fs.rm(path, recursive=True)
+
+
+class _Store:
+    """A file system of fsspec whose library's own exceptions come out as OSError: s3fs lets those of botocore and aiohttp by."""
+
+    def __init__(self, fs: Any, url: str) -> None:
+        self._fs, self._url = fs, url
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """pyarrow asks whether it is given a file system of fsspec."""
+        return type(self._fs)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._fs, name)
+        return functools.partial(self._call, found) if callable(found) else found
+
+    def _call(self, method: Any, *arguments: Any, **options: Any) -> Any:
+        with _as_trouble(self._url):
+            result = method(*arguments, **options)
+            return _StoredFile(result, self._url) if isinstance(result, io.IOBase) and result.readable() else result
+
+
+class _StoredFile(io.RawIOBase):
+    """An open file of a store, for reading."""
+
+    def __init__(self, file: Any, url: str) -> None:
+        self._file, self._url = file, url
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        with _as_trouble(self._url):
+            data: bytes = self._file.read(-1 if size is None else size)
+            return data
+
+    def readall(self) -> bytes:
+        return self.read(-1)
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+@contextlib.contextmanager
+def _as_trouble(url: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, StorageError, NotImplementedError, AttributeError, MemoryError):
+        raise
+    except Exception as error:
+        raise OSError(errno.EIO, f"{type(error).__name__}: {error}", url) from error
 
 
 class AtomicWriter:

@@ -30,6 +30,7 @@ from manifests.manifest import (
 )
 from manifests.storage import Folder, sync_directory
 from manifests.verify import listed_files
+from pipeline.lock import Held
 from pipeline.receipts import FileEntry, Receipts, receipt_name
 from pipeline.steps import Done, Plan
 from stages.line_dedup import UNITS
@@ -51,9 +52,10 @@ SOFTWARE = (
 )
 
 
-def finish(corpus: Folder, plan: Plan, done: Done, run: dict[str, Any]) -> Manifest:
+def finish(corpus: Folder, plan: Plan, done: Done, run: dict[str, Any], held: Held) -> Manifest:
     """Links shards, logs, tokenizer and recipe into place and writes manifest.json; files of an earlier corpus that are no
-    longer part of it are deleted. While this happens there is no manifest, so that none ever describes a half-changed corpus."""
+    longer part of it are deleted. While this happens there is no manifest, so that none ever describes a half-changed corpus.
+    Locked when another run has taken the corpus over: of two that finish, one writes the manifest."""
     places: list[tuple[str, FileEntry]] = []
     shards = _shards(plan, done, places)
     logs = _logs(plan, done, places)
@@ -80,12 +82,14 @@ def finish(corpus: Folder, plan: Plan, done: Done, run: dict[str, Any]) -> Manif
         logs=logs,
     )
     before = _listed_before(corpus)
+    held.confirm()
     corpus.delete(MANIFEST)
     wanted = {name for name, _ in places}
     for name in (*corpus.names("tokens"), *corpus.names("logs")):
         if name not in wanted:
             corpus.delete(name)
     for name, entry in places:
+        held.check()
         if before.get(name) != entry.sha256 or corpus.local:
             place(corpus, entry.path, name)
     if corpus.local:
@@ -101,7 +105,12 @@ def finish(corpus: Folder, plan: Plan, done: Done, run: dict[str, Any]) -> Manif
     about_receipts = {"path": RECEIPT_LIST, "number": len(receipts), "sha256": listing.sha256}
     about_software = {"software": software(), "python": platform.python_version()}
     manifest = Manifest.seal(content, {**run, **about_software, "plan": plan_digest(plan, done), "receipts": about_receipts})
-    manifest.save(corpus)
+    held.confirm()
+    # On a store, a manifest that is there now is of another run: one that finishes though this one has taken the corpus over, or
+    # the other way round. The lock says which.
+    if not manifest.save(corpus, new=not corpus.local):
+        held.confirm()
+        manifest.save(corpus)
     return manifest
 
 

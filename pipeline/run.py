@@ -67,6 +67,7 @@ class _Run:
     tally: Tally
     journal: Journal
     metrics: Metrics
+    held: lock.Held
 
 
 def run(
@@ -100,7 +101,7 @@ def run(
         done: Done = {}
         ran: dict[str, int] = {}
         with Journal(corpus, tally, echo) as journal:
-            this = _Run(corpus, recipe, executor, progress, tally, journal, Metrics(recipe.corpus))
+            this = _Run(corpus, recipe, executor, progress, tally, journal, Metrics(recipe.corpus), held)
             for step in plan.steps:
                 held.check()
                 done[step.name], ran[step.name] = _run_step(step, done, known.pop(step.name, None), this)
@@ -118,6 +119,7 @@ def run(
                     "parts": len(plan.parts),
                     "parts_run": sum(ran.values()),
                 },
+                held,
             )
             standing.save(corpus, plan, plan_digest(plan, done))
             tally.digest = manifest.digest
@@ -254,6 +256,7 @@ def _run_parts(step: Step, todo: list[Work], parts: int, found: _Found, tally: S
     this.metrics.step(tally)
     with this.progress.step(tally) as bar, contextlib.closing(this.executor.run(this.corpus.url, todo)) as outcomes:
         for outcome in outcomes:
+            this.held.check()
             work, receipt = outcome.work, outcome.receipt
             if receipt is not None:
                 found.add(receipt)

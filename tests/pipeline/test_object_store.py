@@ -169,14 +169,6 @@ def test_a_second_run_is_refused_and_names_the_first(folder: Folder, tmp_path: P
     build(recipe, folder.url)
 
 
-def test_a_lock_that_nobody_renews_is_taken_over(folder: Folder) -> None:
-    """A killed run cannot delete its lock; its clock stands still."""
-    folder.create(lock.LOCK, b'{"host": "gone", "process": 1, "token": "x", "renewed": 1000.0}')
-    with exclusive(folder), pytest.raises(Locked, match=f"process {os.getpid()}"), exclusive(folder):
-        pass
-    assert not folder.exists(lock.LOCK)
-
-
 def test_of_many_that_see_a_stale_lock_one_gets_it(store: str) -> None:
     for _ in range(5):
         url = f"{store}/{uuid.uuid4().hex}"
