@@ -74,16 +74,7 @@ def make_tokenizer(task: Task) -> None:
     if options.file is not None:
         text = read_input(options.file).decode()
     else:
-        full = budgets(options.sample_bytes, shares, offered.bytes)
-        if not sum(full.values()):
-            without = ", ".join(name for name, share in shares.items() if share) or "no component"
-            raise TokenizerError(f"no training text for a tokenizer: its sample is of {without}, without training documents")
-        distinct = DistinctWords(options.distinct_bytes, LONGEST_PIECE)
-        for level, text in offered.ranked_texts(offered.take(full)):
-            distinct.add(text, level)
-        used = {component: budget * distinct.levels // LEVELS for component, budget in full.items()}
-        taken = offered.take(used)
-        training = {**_record(offered, taken, options, shares), "distinct_bytes": distinct.bytes}
+        taken, training = draw(offered, options, shares)
         text = train_tokenizer(offered.texts(taken), options)
     encoder = Encoder(text, options.bos)
     engine, note = "tokenizers", None
@@ -100,6 +91,24 @@ def make_tokenizer(task: Task) -> None:
         "engine": engine,
         "engine_note": note,
     }
+
+
+def draw(offered: Offered, options: TokenizerOptions, shares: dict[str, int]) -> tuple[Taken, dict[str, Any]]:
+    """What is trained on, and what the manifest says of it (manifests.manifest.TokenizerTraining); TokenizerError when there is
+    nothing. `shares`: component → billionths.
+
+    Where the sample has more than `distinct_bytes` of distinct words, the budget of every component is cut in the same proportion
+    to so many 256ths that it has not.
+    """
+    full = budgets(options.sample_bytes, shares, offered.bytes)
+    if not sum(full.values()):
+        without = ", ".join(name for name, share in shares.items() if share) or "no component"
+        raise TokenizerError(f"no training text for a tokenizer: its sample is of {without}, without training documents")
+    distinct = DistinctWords(options.distinct_bytes, LONGEST_PIECE)
+    for level, text in offered.ranked_texts(offered.take(full)):
+        distinct.add(text, level)
+    taken = offered.take({component: budget * distinct.levels // LEVELS for component, budget in full.items()})
+    return taken, {**_record(offered, taken, options, shares), "distinct_bytes": distinct.bytes}
 
 
 @dataclass

@@ -117,24 +117,28 @@ def train(
 @tokenizer.command(name="report")
 def tokenizer_report(
     tokenizers: Annotated[list[str], typer.Argument(help="tokenizer.json files, or finished corpora for theirs")],
-    texts: Annotated[list[str], typer.Option(help="what to encode: files, folders, patterns, corpora; may be repeated")],
+    texts: Annotated[
+        list[str] | None,
+        typer.Option(help="what to encode: files, folders, patterns, corpora; may be repeated; else the corpora that are named"),
+    ] = None,
     text_field: Annotated[str, typer.Option(help="field of JSON Lines, or column of Parquet, that holds the text")] = "text",
     bos: Annotated[str | None, typer.Option(help="the token that begins a document, if it has an unusual name")] = None,
     mib: Annotated[int, typer.Option(min=1, help="MiB of text of each source that are looked at")] = 64,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON instead of tables")] = False,
 ) -> None:
-    """Show bytes a token, tokens a word and the share of the vocabulary in use, by source and language."""
+    """Show bytes a token, tokens a word and the share of the vocabulary in use, by source (or component) and language."""
     from manifests.storage import StorageError
     from stages import tokenizer_report as reports
     from stages.text_sources import SourceError, find_texts
     from stages.tokenizer import TokenizerError
 
+    if not texts and not (texts := [name for name in tokenizers if not name.endswith(".json")]):
+        raise typer.BadParameter("no corpus is named, so --texts has to say what to encode", param_hint="--texts")
     try:
-        usages = reports.compare(reports.load(tokenizers, bos), find_texts(texts, text_field), mib << 20)
+        found = reports.compare(reports.load(tokenizers, bos), find_texts(texts, text_field), mib << 20).as_json()
     except (TokenizerError, SourceError, StorageError, OSError) as error:
         typer.echo(visible(f"error: {error}"), err=True)
         raise typer.Exit(1) from None
-    found = reports.as_json(usages)
     if as_json:
         typer.echo(json.dumps(found, indent=1, ensure_ascii=False))
         return
@@ -418,30 +422,56 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f} %"
 
 
-def _show_usage(found: list[dict[str, Any]]) -> None:
+def _show_usage(comparison: dict[str, Any]) -> None:
     from rich.table import Table
 
-    for one in found:
-        table = Table(title=visible(f"{one['tokenizer']}: vocabulary {one['vocabulary']:,}"), title_justify="left")
-        for name in ("source", "language", "documents", "MB", "bytes/token", "tokens/word", "vocabulary used"):
-            table.add_column(name, justify="left" if name in ("source", "language") else "right")
+    console = terminal()
+    groups: dict[tuple[str, str, bool], list[dict[str, Any]]] = {}
+    for one in comparison["tokenizers"]:
         for row in one["rows"]:
+            key = (row["source"], row["language"], row["unspaced"])
+            groups.setdefault(key, []).append({"tokenizer": one["tokenizer"], **row})
+        groups.setdefault(("all", "", False), []).append({"tokenizer": one["tokenizer"], "tokens_per_word": None, **one["total"]})
+    order = {one["source"]: number for number, one in enumerate(comparison["sources"])}
+    table = Table(box=None, pad_edge=False)
+    for name in ("source", "language", "documents", "MB", "tokenizer", "bytes/token", "tokens/word", "vocabulary used"):
+        left = name in ("source", "language", "tokenizer")
+        table.add_column(name, justify="left" if left else "right", overflow="fold" if left else "ellipsis", no_wrap=not left)
+    for (source, language, unspaced), rows in sorted(groups.items(), key=lambda one: order.get(one[0][0], len(order))):
+        for number, row in enumerate(rows):
             per_word = "" if row["tokens_per_word"] is None else f"{row['tokens_per_word']:.2f}"
+            about = (visible(source), visible(language), f"{row['documents']:,}", _megabytes(row["bytes"]))
             table.add_row(
-                visible(row["source"]),
-                visible(row["language"]),
-                f"{row['documents']:,}",
-                f"{row['bytes'] / 1e6:,.1f}",
+                *(about if not number else ("", "", "", "")),
+                visible(row["tokenizer"]),
                 "" if row["bytes_per_token"] is None else f"{row['bytes_per_token']:.2f}",
-                f"{per_word} a character" if per_word and row["unspaced"] else per_word,
+                f"{per_word}*" if unspaced else per_word,
                 f"{row['vocabulary_used']:.1%}",
             )
-        total = one["total"]
-        per_token = f"{total['bytes'] / total['tokens']:.2f}" if total["tokens"] else ""
-        sums = (f"{total['documents']:,}", f"{total['bytes'] / 1e6:,.1f}", per_token, "", f"{total['vocabulary_used']:.1%}")
-        table.add_section()
-        table.add_row("all", "", *sums)
-        terminal().print(table)
+    console.print(table)
+    if any(unspaced for _, _, unspaced in groups):
+        console.print("* a character: its script has no spaces")
+    for one in comparison["tokenizers"]:
+        console.print(visible(f"{one['tokenizer']}: vocabulary {one['vocabulary']:,}"))
+        if one["unfit"]:
+            console.print(visible(f"note: {one['tokenizer']}: no corpus can be made with it: {one['unfit']}"))
+        if one["total"]["unknown_tokens"]:
+            console.print(
+                visible(
+                    f"note: {one['tokenizer']}: {one['total']['unknown_tokens']:,} of its tokens stand for text it does not know"
+                )
+            )
+    for one in comparison["sources"]:
+        if not one["complete"]:
+            console.print(visible(f"note: {one['source']}: its first {_megabytes(one['bytes'])} MB; --mib says how much"))
+        if one["without_text"]:
+            rules = ", ".join(f"{rule} {number:,}" for rule, number in one["without_text"].items())
+            console.print(visible(f"note: {one['source']}: records without a text: {rules}"))
+
+
+def _megabytes(size: int) -> str:
+    """Three digits or more."""
+    return f"{size / 1e6:,.{0 if size >= 1e8 else 1 if size >= 1e7 else 2 if size >= 1e6 else 3}f}"
 
 
 def _show_place(place: Place) -> None:

@@ -37,7 +37,7 @@ class SourceError(Exception):
 
 @dataclass
 class TextFile:
-    """One file, or one corpus. Counts are complete once `texts` has been read to its end.
+    """One file, or one corpus, or one `component` of it. Counts are complete once `texts` has been read to its end.
 
     read: documents that were met, those without a text included. lost: reader's rule → documents. blank: lines that are none.
     """
@@ -46,6 +46,7 @@ class TextFile:
     folder: Folder
     path: str
     reader: Reader[Any] | None
+    component: str | None = None
     read: int = 0
     lost: Counter[str] = field(default_factory=Counter)
     blank: int = 0
@@ -90,7 +91,7 @@ class TextFile:
     def _of_corpus(self) -> Iterator[str]:
         manifest = Manifest.load(self.folder)
         tokenizer = manifest.content.tokenizer
-        shards = manifest.shards(SPLIT)
+        shards = manifest.shards(SPLIT, self.component)
         if tokenizer is None or not shards:
             raise SourceError(
                 f"{self.name}: this corpus has no tokens of its training split, which are what its texts are kept in"
