@@ -224,8 +224,7 @@ def doremi(
 ) -> None:
     """Learns a mixture with two small models (DoReMi, Xie et al. 2023) and writes it as mixture.yaml.
 
-    The budget, in steps or tokens, is that of each of them: a reference on an initial mixture, and a proxy whose loss gives more
-    weight to what it does worse on than the reference.
+    The budget is that of each: a reference on an initial mixture, and a proxy that gives weight to what it is behind it on.
     """
     options = dict(locals())
     for name in ("reference", "step_size", "smoothing", "as_json"):
