@@ -309,6 +309,8 @@ def _pairs(given: list[str] | None, option: str, convert: Any) -> dict[str, Any]
     pairs = {}
     for pair in given or []:
         name, equals, value = pair.partition("=")
+        if name in pairs:
+            _end(BAD_USAGE, f"{option} {pair!r}: {name} has a value already")
         try:
             if not (name and equals):
                 raise ValueError

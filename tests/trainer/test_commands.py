@@ -34,6 +34,7 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
         (["--model", "colour=3"], "colour"),
         (["--model", "layers"], "NAME=VALUE"),
         (["--mixture", "web=much"], "NAME=VALUE"),
+        (["--mixture", "web=1", "--mixture", "web=2"], "web has a value already"),
         (["--learning-rate", "-1"], "learning_rate"),
         (["--warmup", "1.5"], "warmup"),
     ],
