@@ -37,6 +37,13 @@ def run(
     address: Annotated[str | None, typer.Option(help="address of a Ray cluster; default: RAY_ADDRESS, or this machine")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="CPUs to use; default: all")] = None,
     part_mib: PartOption = 128,
+    resources: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="what parts of a step or stage take, NAME:cpus=2,memory=4GiB,gpus=1; once for each name", metavar="NAME:…"
+        ),
+    ] = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="log on standard error as JSON lines, for machines")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="say nothing but errors and the result")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="show the traces of failing parts")] = False,
 ) -> None:
@@ -48,21 +55,23 @@ def run(
     from pipeline.lock import Locked
     from pipeline.progress import Progress
     from pipeline.recipe import Recipe, RecipeError
+    from pipeline.resources import ResourceError
     from pipeline.run import RunFailed
     from pipeline.run import run as run_recipe
     from stages.split import SplitError
 
     if executor not in ("ray", "inline"):
         raise typer.BadParameter(f"{executor!r}: ray or inline", param_hint="--executor")
-    progress = Progress(quiet, verbose)
+    needs = dict(one.rpartition(":")[::2] for one in resources or [])
+    progress = Progress(quiet or log_json, verbose)
     started = None
     before = signal.signal(signal.SIGTERM, _terminated)
     try:
         loaded = Recipe.load(recipe)
         folder = Folder(corpus)
         started = make_executor(executor, address, workers)
-        result = run_recipe(loaded, folder, started, progress, part_mib << 20)
-    except RecipeError as error:
+        result = run_recipe(loaded, folder, started, progress, part_mib << 20, needs, log_json)
+    except (RecipeError, ResourceError) as error:
         typer.echo(visible(f"error: {error}"), err=True)
         raise typer.Exit(2) from None
     except (RunFailed, InputError, Locked, StorageError, SplitError, OSError) as error:
@@ -84,6 +93,42 @@ def run(
     for line in summary.remarks(content):
         typer.echo(visible(line), err=True)
     typer.echo(f"{'nothing to do' if not parts else f'{parts} parts run'}; digest {result.manifest.digest}")
+
+
+@app.command()
+def status(
+    corpus: Annotated[str, typer.Argument(help="folder or URL of a corpus, that of another machine's run too")],
+    watch: Annotated[bool, typer.Option("--watch", help="again and again, until the run ends")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="for machines")] = False,
+) -> None:
+    """Say who works on a corpus, how far it is and what was removed until now; exit code 1 if the last run did not finish."""
+    import json
+    import time
+
+    from rich.live import Live
+
+    from manifests.storage import Folder, StorageError
+    from pipeline.journal import LOCAL_SECONDS
+    from pipeline.status import look, shown
+
+    console = terminal()
+    try:
+        found = look(Folder(corpus))
+        if watch and found.state == "running":
+            with Live(shown(found), console=console, transient=True) as live:
+                while found.state == "running":
+                    time.sleep(LOCAL_SECONDS)
+                    found = look(Folder(corpus))
+                    live.update(shown(found))
+    except (StorageError, OSError) as error:
+        typer.echo(visible(f"error: {error}"), err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(json.dumps(found.as_json()))
+    else:
+        console.print(shown(found))
+    if found.state not in ("running", "finished"):
+        raise typer.Exit(1)
 
 
 @app.command()

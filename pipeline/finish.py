@@ -96,13 +96,14 @@ def finish(corpus: Folder, plan: Plan, done: Done, run: dict[str, Any], held: He
         for directory in {os.path.dirname(corpus.path(name)) for name in wanted}:
             sync_directory(directory)
     corpus.write("recipe.yaml", plan.recipe.text)
-    receipts = [
-        {"path": receipt_name(one.step, one.fingerprint), "part": one.part, **one.run}
-        for step in plan.steps
-        for one in done[step.name]
-    ]
-    listing = corpus.write(RECEIPT_LIST, "".join(json.dumps(one, ensure_ascii=False) + "\n" for one in receipts).encode())
-    about_receipts = {"path": RECEIPT_LIST, "number": len(receipts), "sha256": listing.sha256}
+    with corpus.writer(RECEIPT_LIST) as listing:
+        for step in plan.steps:
+            for one in done[step.name]:
+                observed = {key: value for key, value in one.run.items() if key != "stages"}
+                about = {"path": receipt_name(one.step, one.fingerprint), "part": one.part, **observed}
+                listing.write(json.dumps(about, ensure_ascii=False).encode() + b"\n")
+    number = sum(len(done[step.name]) for step in plan.steps)
+    about_receipts = {"path": RECEIPT_LIST, "number": number, "sha256": listing.written.sha256}
     about_software = {"software": software(), "python": platform.python_version()}
     manifest = Manifest.seal(content, {**run, **about_software, "plan": plan_digest(plan, done), "receipts": about_receipts})
     held.confirm()
@@ -116,7 +117,7 @@ def finish(corpus: Folder, plan: Plan, done: Done, run: dict[str, Any], held: He
 
 def plan_digest(plan: Plan, done: Done) -> str:
     """One digest of all parts of all steps, by which a later run knows that it has nothing to do."""
-    return digest([[step.name, [one.fingerprint for one in done[step.name]]] for step in plan.steps])
+    return digest([[step.name, done[step.name].fingerprints] for step in plan.steps])
 
 
 def _listed_before(corpus: Folder) -> dict[str, str]:

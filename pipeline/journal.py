@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from types import TracebackType
 from typing import Any
 
@@ -76,7 +77,7 @@ class Journal:
         self.event("step_started", step=step.name, parts=step.parts, done_before=step.before, **declared)
 
     def part_done(self, work: Work, receipt: Receipt) -> None:
-        removed: dict[str, int] = {}
+        removed = Counter[str]()
         for count in receipt.counts:
             removed.update(count.removed)
         place = {"step": work.step, "part": work.part}

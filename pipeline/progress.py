@@ -23,7 +23,7 @@ from pipeline.tally import StepTally, Tally
 PLAIN_SECONDS = 10.0
 """Without a terminal, a line about a running step at most this often."""
 SHOWN_RULES = 3
-TABLE_SHARE = 0.001
+TABLE_SHARE = 0.005
 """Steps and stages that took less than this share of all processor time are summed up in one line."""
 
 
@@ -107,7 +107,7 @@ def span(seconds: float) -> str:
 def times(tally: Tally) -> Table:
     """Steps and the stages within them by the processor time that their parts took in this run."""
     table = Table(box=None, pad_edge=False, title="where the time went", title_justify="left")
-    headings = ("step", "parts", "CPU s", "share", "wall s", "documents/s and CPU", "peak MiB", "of declared")
+    headings = ("step", "parts", "CPU s", "share", "wall s", "documents/CPU s", "peak MiB", "of declared")
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "step" else "right", no_wrap=True)
     total = max(1e-9, sum(step.cpu_seconds for step in tally.steps))

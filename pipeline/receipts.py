@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
+import zlib
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import Any, overload
 
-import zstandard
 from pydantic import BaseModel, Field, ValidationError
 
 from manifests.manifest import InputFile
@@ -142,7 +142,7 @@ class Packed:
         self._file = tempfile.SpooledTemporaryFile(HELD_BYTES)  # noqa: SIM115 - it lives as long as this does
         self._starts = array("Q", [0])
         self._fingerprints = bytearray()
-        self._pack: zstandard.ZstdCompressor | None = None
+        self._first = b""
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -150,11 +150,10 @@ class Packed:
     def add(self, receipt: Receipt) -> int:
         """The receipt's number."""
         raw = receipt.model_dump_json().encode()
-        if self._pack is None:
-            shared = zstandard.ZstdCompressionDict(raw, dict_type=zstandard.DICT_TYPE_RAWCONTENT)
-            self._pack, self._unpack = zstandard.ZstdCompressor(dict_data=shared), zstandard.ZstdDecompressor(dict_data=shared)
+        self._first = self._first or raw
+        pack = zlib.compressobj(zdict=self._first)  # nothing of it stays, where a compressor of zstd is megabytes for every step
         self._file.seek(self._starts[-1])
-        self._starts.append(self._starts[-1] + self._file.write(self._pack.compress(raw)))
+        self._starts.append(self._starts[-1] + self._file.write(pack.compress(raw) + pack.flush()))
         self._fingerprints += receipt.fingerprint.encode()
         self._width = len(receipt.fingerprint)
         return len(self) - 1
@@ -162,7 +161,7 @@ class Packed:
     def receipt(self, number: int) -> Receipt:
         start, end = self._starts[number], self._starts[number + 1]
         self._file.seek(start)
-        return Receipt.model_validate_json(self._unpack.decompress(self._file.read(end - start)))
+        return Receipt.model_validate_json(zlib.decompressobj(zdict=self._first).decompress(self._file.read(end - start)))
 
     def fingerprint(self, number: int) -> str:
         return self._fingerprints[number * self._width : (number + 1) * self._width].decode()

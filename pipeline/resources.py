@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -107,8 +108,8 @@ def observed(run: dict[str, Any]) -> Iterator[None]:
 
 def _cpu_seconds() -> float:
     """Of this process, its ended children, and those that live with all that ended below them."""
-    times = os.times()
-    return sum(times[:4]) + sum(_ticks(pid) for pid in _descendants()) / TICKS
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime + sum(_ticks(pid) for pid in _descendants()) / TICKS
 
 
 def _descendants() -> list[int]:

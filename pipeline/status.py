@@ -1,0 +1,233 @@
+"""Where a corpus stands, asked from another terminal or another machine: from its journal (`pipeline.journal`), its lock and its
+manifest.
+
+Nothing is locked and nothing written. A run that has not been heard of for STALE_SECONDS is watched for a moment before it is
+called dead, so that two clocks which differ make no dead run of a living one."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from manifests.manifest import MANIFEST, Content, Manifest, ManifestError
+from manifests.storage import Folder, StorageError
+from manifests.terminal import visible
+from pipeline.journal import LATEST, LOCAL_SECONDS, PROGRESS, REMOTE_SECONDS, RUNS
+from pipeline.lock import LOCK
+from pipeline.progress import rates, span
+from pipeline.resources import Resources
+from pipeline.tally import StepTally
+
+STALE_SECONDS = 60.0
+"""Silence after which a run is looked at more closely: many times the pause between two states."""
+CLOCK_SECONDS = 5.0
+"""By which the start of a process, counted from that of the machine, may be off."""
+SHOWN_RULES = 12
+SHOWN_FAILURES = 5
+ON = "start the same command again to go on: what is finished is kept"
+
+State = Literal["running", "finished", "failed", "stopped", "dead", "none"]
+ENDED = ("finished", "failed", "stopped")
+
+
+@dataclass
+class Status:
+    """`progress` is the last that the latest run said of itself; `owner` who holds the corpus by its lock, if that can be
+    told."""
+
+    corpus: str
+    state: State
+    progress: dict[str, Any]
+    owner: dict[str, Any]
+    content: Content | None
+    digest: str
+    age: float
+    """Seconds since `progress`, by two clocks."""
+
+    def as_json(self) -> dict[str, Any]:
+        told = {"state": self.state, "age_seconds": round(self.age, 1), "owner": self.owner, "manifest_digest": self.digest}
+        return {**self.progress, "corpus": self.corpus, **told}
+
+
+def look(corpus: Folder) -> Status:
+    """The corpus as it stands now. A run that seems dead is watched for as long as it may be silent."""
+    progress = _progress(corpus)
+    content, digest = None, ""
+    try:
+        if corpus.exists(MANIFEST):
+            manifest = Manifest.load(corpus)
+            content, digest = manifest.content, manifest.digest
+    except ManifestError as error:
+        digest = f"not readable: {error}"
+    said = progress.get("state")
+    age = time.time() - _number(progress.get("updated"))
+    state: State = "finished" if content else "none"
+    if said == "running":
+        state = "running" if _lives(corpus, progress, age) else "dead"
+    elif said in ENDED:
+        state = cast(State, said)
+    return Status(corpus.url, state, progress, _json(corpus, LOCK), content, digest, age)
+
+
+def shown(status: Status) -> Group:
+    """What a person reads."""
+    progress = status.progress
+    lines = [_head(status)]
+    table = None
+    steps = [_step(one) for one in progress.get("steps", []) if isinstance(one, dict)]
+    if status.state in ("running", "dead", "failed", "stopped"):
+        if steps:
+            lines += _current(steps[-1], int(_number(progress.get("steps_total"))))
+        else:
+            lines.append("no step has begun yet")
+        documents, removed = int(_number(progress.get("documents_in"))), int(_number(progress.get("documents_removed")))
+        lines.append(f"so far {documents:,} documents in, {removed:,} removed, {documents - removed:,} left")
+        table = _removed(progress.get("removed"), documents)
+        lines += _trouble(status)
+    elif status.content is not None:
+        content = status.content
+        documents = sum(one.documents_in for one in content.components.values())
+        kept = sum(one.documents_kept for one in content.components.values())
+        tokens = sum(shard.tokens for shard in content.shards)
+        lines.append(f"{documents:,} documents in, {documents - kept:,} removed, {kept:,} kept")
+        lines.append(f"{tokens:,} tokens in {len(content.shards):,} shards")
+        removed_by: dict[str, Counter[str]] = {}
+        for count in content.counts:
+            removed_by.setdefault(count.stage, Counter()).update(count.removed)
+        table = _removed(removed_by, documents)
+        lines.append(f"digest {status.digest}")
+    text = Text(visible("\n".join(lines)), no_wrap=False)
+    return Group(text, table) if table is not None and table.row_count else Group(text)
+
+
+def _head(status: Status) -> str:
+    progress = status.progress
+    if status.state == "none":
+        return f"{status.corpus}: no run has begun here" + (f"; its manifest is {status.digest}" if status.digest else "")
+    if not progress:
+        return f"{status.corpus}: finished"
+    who = f"process {progress.get('process')} on {progress.get('host')}"
+    since = f"{_when(progress.get('started'))}"
+    ended = _number(progress.get("ended"))
+    took = span(max(0.0, (ended or _number(progress.get("updated"))) - _number(progress.get("started"))))
+    heard = f"last heard of {span(abs(status.age))} {'ago' if status.age >= 0 else 'ahead of this clock'}"
+    said = {
+        "running": f"running: {who}, since {since} ({took}); {heard}",
+        "dead": f"dead: {who} began at {since} and is gone; {heard}",
+        "finished": f"finished: by {who}, {since}, in {took}",
+        "failed": f"failed: {who}, begun {since}, failed after {took}",
+        "stopped": f"stopped: {who}, begun {since}, was stopped after {took}",
+    }
+    return f"{status.corpus}: {said[status.state]}\nrun {progress.get('run')} of {progress.get('recipe')}"
+
+
+def _current(step: StepTally, total: int) -> list[str]:
+    done = step.before + step.done
+    again = f" ({step.before:,} done before)" if step.before else ""
+    failed = f", {step.failed:,} failed" if step.failed else ""
+    left = f"; about {span(step.left)} left in this step" if step.left and done < step.parts else ""
+    lines = [f"step {step.number} of {total}, {step.name} ({step.about}): {done:,} of {step.parts:,} parts{again}{failed}{left}"]
+    return [*lines, *(f"  {one}" for one in (rates(step) if step.done else []))]
+
+
+def _trouble(status: Status) -> list[str]:
+    progress, lines = status.progress, []
+    failures = [one for one in progress.get("failures", []) if isinstance(one, dict)]
+    if failures and status.state in ("running", "dead"):
+        lines.append("failed parts:")
+        lines += [f"  {one.get('step')} part {one.get('part')}: {one.get('error')}" for one in failures[:SHOWN_FAILURES]]
+        if len(failures) > SHOWN_FAILURES:
+            lines.append(f"  and {len(failures) - SHOWN_FAILURES} more")
+    if message := str(progress.get("message") or ""):
+        lines += ["why:", *(f"  {line}" for line in message.splitlines())]
+    if status.state in ("dead", "stopped") or (status.state == "failed" and "to go on" not in message):
+        lines.append(ON)
+    return lines
+
+
+def _removed(rules: object, documents: int) -> Table | None:
+    """Stages and rules that removed most."""
+    if not isinstance(rules, dict) or not documents:
+        return None
+    table = Table(box=None, pad_edge=False)
+    for heading in ("removed by", "documents", "of all"):
+        table.add_column(heading, justify="left" if heading == "removed by" else "right", no_wrap=True)
+    every = [(rule, int(_number(count))) for found in rules.values() if isinstance(found, dict) for rule, count in found.items()]
+    every.sort(key=lambda one: (-one[1], one[0]))
+    for rule, number in every[:SHOWN_RULES]:
+        table.add_row(visible(rule), f"{number:,}", f"{number / documents:.1%}")
+    if rest := sum(number for _, number in every[SHOWN_RULES:]):
+        table.add_row(f"{len(every) - SHOWN_RULES} more rules", f"{rest:,}", f"{rest / documents:.1%}")
+    return table
+
+
+def _lives(corpus: Folder, progress: dict[str, Any], age: float) -> bool:
+    if progress.get("host") == socket.gethostname() and not _is_here(int(_number(progress.get("process"))), progress):
+        return False
+    if -STALE_SECONDS < age < STALE_SECONDS:
+        return True
+    until = time.monotonic() + 3 * (LOCAL_SECONDS if corpus.local else REMOTE_SECONDS)
+    while time.monotonic() < until:
+        time.sleep(LOCAL_SECONDS / 2)
+        if _progress(corpus).get("updated") != progress.get("updated"):
+            return True
+    return False
+
+
+def _is_here(process: int, progress: dict[str, Any]) -> bool:
+    """Does the process live on this machine, and is it the one that began the run and not a later one of its number?"""
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            state, *numbers = file.read().rpartition(")")[2].split()
+        with open("/proc/uptime") as file:
+            booted = time.time() - float(file.read().split()[0])
+    except (OSError, ValueError):
+        return False
+    began = booted + int(numbers[18]) / os.sysconf("SC_CLK_TCK")
+    return state not in ("Z", "X") and began < _number(progress.get("started")) + CLOCK_SECONDS
+
+
+def _progress(corpus: Folder) -> dict[str, Any]:
+    """What the latest run said last, or {}."""
+    try:
+        name = corpus.read(LATEST).decode()
+        return _json(corpus, f"{RUNS}/{name}/{PROGRESS}")
+    except (FileNotFoundError, UnicodeDecodeError, StorageError):
+        return {}
+
+
+def _json(corpus: Folder, name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(corpus.read(name))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _step(told: dict[str, Any]) -> StepTally:
+    step = StepTally(str(told.get("name")), str(told.get("about")), 0, 0, Resources())
+    for name in ("number", "parts", "before", "done", "failed", "documents", "bytes"):
+        setattr(step, name, int(_number(told.get(name))))
+    step.seconds = _number(told.get("seconds"))
+    removed = told.get("removed")
+    step.removed = Counter(
+        {str(rule): int(_number(number)) for rule, number in removed.items()} if isinstance(removed, dict) else {}
+    )
+    return step
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _when(value: object) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(_number(value)))
