@@ -35,7 +35,7 @@ from stages.benchmarks import (
     unit_spans,
 )
 from stages.ngrams import characters, words
-from stages.stage import EXAMPLE, DataPath, Options, Stage, Verdict
+from stages.stage import EXAMPLE, DataPath, Needs, Options, Stage, Verdict
 
 EVIDENCE_CHARACTERS = 400
 """Of the matched text at most so much is stored."""
@@ -106,6 +106,8 @@ class Threshold:
 class Decontamination(Stage[DecontaminationOptions]):
     name: ClassVar[str] = "decontamination"
     version: ClassVar[int] = 2
+    needs: ClassVar[Needs] = Needs(memory=512 << 20)
+    """The index while it is built."""
     options_type: ClassVar[type[Options]] = DecontaminationOptions
     removal_rules: ClassVar[tuple[str, ...]] = ("decontamination.ngram", "decontamination.short_item")
     columns: ClassVar[tuple[str, ...]] = ("text",)

@@ -30,7 +30,7 @@ from pydantic import Field, model_validator
 from stages import charset
 from stages.personal_data import scrub
 from stages.sandbox import DEFAULT_CPU_SECONDS, DEFAULT_MEMORY_BYTES, Outcome, Sandbox
-from stages.stage import Options, Stage, Verdict
+from stages.stage import Needs, Options, Stage, Verdict
 
 DEEPEST_PARSED = 2_000
 """libxml2 gives up at 2,048 levels (256 without `huge_tree`), and then drops the inner text and all after it without an error."""
@@ -71,6 +71,8 @@ class Extraction(Stage[ExtractionOptions]):
 
     name = "extraction"
     version = 2
+    needs = Needs(memory=512 << 20)
+    """The sandbox's processes: two hold trafilatura, of which one parses while the worker waits."""
     options_type: ClassVar[type[Options]] = ExtractionOptions
     libraries = ("trafilatura", "lxml", "lxml_html_clean", "justext", "chardet")
     removal_rules = (
