@@ -19,6 +19,8 @@ from stages.shards import document_offsets
 
 CHUNK_BYTES = 4 << 20
 """Read and handed on together."""
+LISTED = 1 << 14
+"""Documents of which the places are looked up together."""
 
 
 class TokenSpill:
@@ -49,7 +51,7 @@ class TokenSpill:
         chunk = np.empty(CHUNK_BYTES // self.dtype.itemsize, self.dtype)
         room = chunk.data.cast("B")
         handle, filled = self._file.fileno(), 0
-        for place, stop in zip(places[:-1][order].tolist(), places[1:][order].tolist(), strict=True):
+        for place, stop in _pairs(places, order):
             while place < stop:
                 size = os.preadv(handle, [room[filled : filled + stop - place]], place)
                 if not size:
@@ -71,3 +73,10 @@ def spill(corpus: Folder, name: str, dtype: np.dtype) -> Iterator[TokenSpill]:
         os.makedirs(folder, exist_ok=True)
     with tempfile.TemporaryFile(buffering=0, prefix=TEMPORARY_PREFIX, dir=folder) as file:
         yield TokenSpill(file, dtype, name)
+
+
+def _pairs(places: np.ndarray, order: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Where each document lies, some at a time: Python's integers are large."""
+    for at in range(0, len(order), LISTED):
+        rows = order[at : at + LISTED]
+        yield from zip(places[rows].tolist(), places[rows + 1].tolist(), strict=True)

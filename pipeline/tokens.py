@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from pipeline.token_spill import TokenSpill, spill
 from pipeline.work import Task
 from stages.shards import document_offsets, document_order, order_keys, shard_count, shard_of
 from stages.token_usage import Usage
-from stages.tokenizer import Encoder
+from stages.tokenizer import Encoder, Engine
 
 BYTES_PER_TOKEN = 4
 """What a shard's number of tokens is planned with, before anything is encoded."""
@@ -35,6 +36,16 @@ PLACED = pa.schema(
 )
 
 
+ENCODED = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("key", pa.uint64(), nullable=False),
+        pa.field("ordinal", pa.int64(), nullable=False),
+        pa.field("bytes", pa.int64(), nullable=False),
+        pa.field("tokens", pa.large_binary(), nullable=False),
+    ]
+)
+"""A document on its way to its shard. tokens: its ids as they stand there; a list of numbers would be picked number by number."""
 INDEXED = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
@@ -46,8 +57,9 @@ INDEXED = pa.schema(
 )
 """What is held of each document of a shard."""
 
-RUN_BYTES = 64 << 20
-"""Of a part's tokens, collected before they are sorted by shard."""
+RUN_BYTES = 32 << 20
+"""Of what goes to shards or to the log, collected before it is sorted by where it goes."""
+PLACED_ROWS = 65_536
 
 
 def encode(task: Task) -> None:
@@ -55,22 +67,19 @@ def encode(task: Task) -> None:
     part's first record number in its component), `shards` (split → number of shards), `libraries`."""
     state = State.model_validate(task.inputs["state"])
     check_libraries(task.arguments["libraries"])
-    encoder = Encoder(task.corpus.read(task.inputs["tokenizer"]).decode(), task.inputs["bos"], task.inputs["engine"])
-    schema = encoded_schema(np.dtype(encoder.dtype))
+    encoder = _encoder(task.corpus.read(task.inputs["tokenizer"]).decode(), task.inputs["bos"], task.inputs["engine"])
     first_shard = shard_starts(task.arguments["shards"])
     split_of = PartSplits(task.corpus, task.inputs["split"])
     columns = ["row", "component", "file", "position", "language", "text"]
     usage = Usage(encoder.vocabulary)
     total = sum(task.arguments["shards"].values())
-    with shuffle.writing(task.corpus, task.file("tokens.shuffle"), schema, total, RUN_BYTES) as writer:
+    with shuffle.writing(task.corpus, task.file("tokens.shuffle"), ENCODED, total, RUN_BYTES) as writer:
         for rows, batch in documents.read_state(task.corpus, state, columns):
             splits = split_of.of(rows)["split"].to_pylist()
             ids = printed_ids(batch)
             keys = order_keys(task.arguments["seed"], ids)
             offsets, tokens = encoder.encode(batch["text"])
             usage.count([language or "und" for language in batch["language"].to_pylist()], batch["text"], offsets, tokens)
-            values = pa.array(tokens, schema.field("tokens").type.value_type)
-            lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values)
             ordinal = pa.array(task.arguments["base"] + batch["row"].to_numpy())
             size = pa.array(documents.text_bytes(batch["text"]))
             shards = np.array([task.arguments["shards"][split] for split in splits], dtype=np.int64)
@@ -79,10 +88,17 @@ def encode(task: Task) -> None:
                 mine = shards == count
                 shard[mine] = shard_of(keys[mine], count)
             first = np.array([first_shard[split] for split in splits], dtype=np.int64)
-            writer.add(pa.table([ids, pa.array(keys), ordinal, size, lists], schema=schema), first + shard)
+            encoded = token_column(offsets, tokens)
+            writer.add(pa.table([ids, pa.array(keys), ordinal, size, encoded], schema=ENCODED), first + shard)
     task.receipt.add("tokens", writer.out.written, writer.rows)
     task.receipt.values["usage"] = usage.sums()
     task.receipt.state = state
+
+
+@lru_cache(maxsize=1)
+def _encoder(tokenizer_json: str, bos: str | None, engine: Engine) -> Encoder:
+    """Kept for the next part: it takes a second to set up one of 128,000 entries."""
+    return Encoder(tokenizer_json, bos, engine)
 
 
 def pack(task: Task) -> None:
@@ -100,42 +116,45 @@ def pack(task: Task) -> None:
     with spill(task.corpus, task.file("shard.bin"), dtype) as waiting:
         for rows in shuffle.gather_runs(task.corpus, task.inputs["tokens"], arguments["partition"]):
             found += [_spilled(batch, waiting) for batch in rows.to_batches()]
-        indexed = pa.concat_tables(found).combine_chunks()
-        ids = indexed["id"].combine_chunks()
-        order = document_order(ids, indexed["key"].to_numpy())
+        documents_in = pa.concat_tables(found).combine_chunks()
+        found.clear()
+        order = document_order(documents_in["id"], documents_in["key"].to_numpy())
         with task.corpus.writer(task.file("shard.bin")) as out:
             for chunk in waiting.read(order):
                 check.add(chunk)
                 out.write(chunk)
             check.finish()
-    rows = pa.array(order)
-    lengths = indexed["tokens"].take(rows)
-    starts = document_offsets(lengths.to_numpy())
-    task.receipt.add("shard", out.written, int(starts[-1]))
-    index = [ids.take(rows), pa.array(starts[:-1]), lengths, indexed["bytes"].take(rows)]
-    written = write_parquet(task.corpus, task.file("shard.parquet"), pa.table(index, schema=SHARD_INDEX))
-    task.receipt.add("index", written, len(order))
-    ordinal = indexed["ordinal"].take(rows)
-    placed = pa.table([ordinal, pa.repeat(name, len(order)), index[1], lengths], schema=PLACED)
-    written = shuffle.write_partitions(
-        task.corpus, task.file("placed.shuffle"), placed, ordinal.to_numpy() // arguments["log_rows"], task.inputs["chunks"]
-    )
-    task.receipt.add("placed", written, placed.num_rows)
+    documents_in = documents_in.drop_columns("key").take(pa.array(order))
+    lengths, ordinal = documents_in["tokens"], documents_in["ordinal"]
+    ends = document_offsets(lengths.to_numpy())
+    starts, total = pa.array(ends[:-1]), int(ends[-1])
+    task.receipt.add("shard", out.written, total)
+    index = pa.table([documents_in["id"], starts, lengths, documents_in["bytes"]], schema=SHARD_INDEX)
+    task.receipt.add("index", write_parquet(task.corpus, task.file("shard.parquet"), index), len(order))
+    with shuffle.writing(task.corpus, task.file("placed.shuffle"), PLACED, task.inputs["chunks"], RUN_BYTES) as writer:
+        for at in range(0, len(order), PLACED_ROWS):
+            some = slice(at, at + PLACED_ROWS)
+            columns = [ordinal[some], pa.repeat(name, len(ordinal[some])), starts[some], lengths[some]]
+            writer.add(pa.table(columns, schema=PLACED), ordinal[some].to_numpy() // arguments["log_rows"])
+    task.receipt.add("placed", writer.out.written, writer.rows)
     task.receipt.values = {
         "path": name,
         "component": arguments["component"],
         "split": arguments["split"],
-        "tokens": int(starts[-1]),
+        "tokens": total,
         "documents": len(order),
-        "text_bytes": int(indexed["bytes"].to_numpy().sum()),
+        "text_bytes": int(documents_in["bytes"].to_numpy().sum()),
     }
 
 
 def _spilled(batch: pa.RecordBatch, waiting: TokenSpill) -> pa.Table:
-    """Hands on the tokens of a batch; gives the rest as INDEXED, in memory of its own, since that of the batch holds the tokens."""
-    lengths = batch["tokens"].value_lengths()
-    waiting.add(batch["tokens"].flatten().to_numpy(), lengths.to_numpy())
-    kept = pa.table([*(batch[column] for column in INDEXED.names[:-1]), lengths], schema=INDEXED)
+    """Hands on the tokens of a batch, and gives the rest as INDEXED, in memory of its own: that of the batch holds the tokens."""
+    column = batch["tokens"]
+    _, places, data = column.buffers()
+    ends = np.frombuffer(places, np.int64)[column.offset : column.offset + len(column) + 1]
+    lengths = np.diff(ends) // waiting.dtype.itemsize
+    waiting.add(np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]].view(waiting.dtype), lengths)
+    kept = pa.table([*(batch[name] for name in INDEXED.names[:-1]), pa.array(lengths)], schema=INDEXED)
     return kept.take(pa.array(np.arange(len(lengths))))
 
 
@@ -162,16 +181,10 @@ def shard_name(component: str, split: str, number: int) -> str:
     return f"tokens/{component}/{split}/{number:05d}.bin"
 
 
-def encoded_schema(dtype: np.dtype) -> pa.Schema:
-    return pa.schema(
-        [
-            pa.field("id", pa.string(), nullable=False),
-            pa.field("key", pa.uint64(), nullable=False),
-            pa.field("ordinal", pa.int64(), nullable=False),
-            pa.field("bytes", pa.int64(), nullable=False),
-            pa.field("tokens", pa.large_list(pa.from_numpy_dtype(dtype.newbyteorder("="))), nullable=False),
-        ]
-    )
+def token_column(offsets: np.ndarray, tokens: np.ndarray) -> pa.Array:
+    """The column `tokens` of ENCODED for what `Encoder.encode` gives, without a copy."""
+    places = pa.py_buffer(offsets * tokens.dtype.itemsize)
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(offsets) - 1, [None, places, pa.py_buffer(tokens)])
 
 
 def write_parquet(corpus: Folder, name: str, table: pa.Table) -> Any:

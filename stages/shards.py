@@ -50,7 +50,7 @@ def document_offsets(lengths: np.ndarray) -> np.ndarray:
     return offsets
 
 
-def document_order(ids: pa.Array, keys: np.ndarray) -> np.ndarray:
+def document_order(ids: pa.Array | pa.ChunkedArray, keys: np.ndarray) -> np.ndarray:
     """int64 (n,): the order of a shard's documents, by key, equal keys by printed id; whatever order they are given in."""
     if len(ids) != len(keys):
         raise ValueError(f"{len(ids)} ids, {len(keys)} keys")
