@@ -164,7 +164,9 @@ class Folder:
             else:
                 self.fs.put_file(temporary, target)
         finally:
-            writer.file.close()
+            # What is left in the buffer is written once more, which fails again on a full disk: the name goes all the same.
+            with contextlib.suppress(OSError):
+                writer.file.close()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
 
