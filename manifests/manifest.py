@@ -99,6 +99,7 @@ class TokenizerTraining(Part):
     bytes: int
     wanted_bytes: int | None = None
     distinct_bytes: int | None = Field(None, description="of distinct words")
+    reduced_to: float = Field(1.0, description="share of the sample that was left for it to have no more distinct words")
     components: dict[str, SampledComponent] = Field(default_factory=dict)
 
 

@@ -52,8 +52,8 @@ FUNCTIONS: dict[str, tuple[str, int]] = {
     "pick_held_out": ("pipeline.splitting:pick_held_out", 1),
     "compare_held_out": ("pipeline.splitting:compare_held_out", 1),
     "sample": ("pipeline.tokenizer_sample:sample", 2),
-    "make_tokenizer": ("pipeline.tokenizer_sample:make_tokenizer", 3),
-    "encode": ("pipeline.tokens:encode", 4),
+    "make_tokenizer": ("pipeline.tokenizer_sample:make_tokenizer", 4),
+    "encode": ("pipeline.tokens:encode", 5),
     "pack": ("pipeline.tokens:pack", 1),
     "logs": ("pipeline.corpus_log:write_logs", 1),
 }

@@ -10,7 +10,7 @@ from pipeline.steps import Done, Plan
 
 SHOWN_RULES = 5
 SHORT = 0.98
-"""Less than this share of what was asked of the tokenizer's sample is worth a line."""
+"""Of the tokenizer's sample, a component that has less of its share than this is worth a line."""
 MOSTLY = 0.9
 """A component that loses more than this share to its reader was probably read with the wrong options."""
 
@@ -94,11 +94,15 @@ def _differences(old: StageRecord, new: StageRecord) -> list[str]:
 
 
 def _short_sample(training: TokenizerTraining) -> list[str]:
-    """Where the tokenizer's sample is not as large or not composed as the recipe asked."""
-    short = training.wanted_bytes is not None and training.bytes < SHORT * training.wanted_bytes
-    said = [f"note: the tokenizer's sample has {training.bytes:,} bytes, the recipe asked for {training.wanted_bytes:,}"] * short
+    """Where the tokenizer's sample was made smaller, or is not composed as the mixture says."""
+    said = []
+    if training.reduced_to < 1:
+        said.append(
+            f"note: the tokenizer's sample was reduced to {training.reduced_to:.1%}, {training.bytes:,} bytes, which have "
+            "`distinct_bytes` of distinct words"
+        )
     for name, one in training.components.items():
-        if one.share_got < SHORT * one.share_wanted:
+        if one.bytes == one.offered_bytes and one.share_got < SHORT * one.share_wanted:
             said.append(
                 f"note: {name} is {one.share_got:.1%} of the tokenizer's sample, the mixture asked for {one.share_wanted:.1%}: "
                 f"its training documents had {one.offered_bytes:,} bytes for it"

@@ -105,24 +105,26 @@ def draw(offered: Offered, options: TokenizerOptions, shares: dict[str, int]) ->
         without = ", ".join(name for name, share in shares.items() if share) or "no component"
         raise TokenizerError(f"no training text for a tokenizer: its sample is of {without}, without training documents")
     distinct = DistinctWords(options.distinct_bytes, LONGEST_PIECE)
-    for level, text in offered.ranked_texts(offered.take(full)):
-        distinct.add(text, level)
+    for component, before, text in offered.placed_texts(offered.take(full)):
+        for part, level in _parts(text.encode(), before, full[component]):
+            distinct.add(part, level)
     taken = offered.take({component: budget * distinct.levels // LEVELS for component, budget in full.items()})
-    return taken, {**_record(offered, taken, options, shares), "distinct_bytes": distinct.bytes}
+    limits = {"distinct_bytes": distinct.size, "reduced_to": distinct.levels / LEVELS}
+    return taken, {**_record(offered, taken, options, shares), **limits}
 
 
 @dataclass
 class Taken:
-    """Of every document that is offered: the bytes that are taken, int64, and in which of `LEVELS` equal parts of the budget it
-    begins, uint8; by component, documents in id order."""
+    """Of every document that is offered: the bytes that are taken, and those of the documents with smaller keys; int64, by
+    component, documents in id order."""
 
     bytes: dict[str, np.ndarray]
-    level: dict[str, np.ndarray]
+    before: dict[str, np.ndarray]
 
 
 class Offered:
     """What the parts of each component offer. Texts are read when they are asked for, a batch at a time; of each document 16
-    bytes are held, 9 more in each `Taken`, and while `take` looks at a component, 48 more of each of its own."""
+    bytes are held, 16 more in each `Taken`, and while `take` looks at a component, 32 more of each of its own."""
 
     def __init__(self, corpus: Folder, samples: dict[str, list[str]]) -> None:
         self._corpus, self._samples = corpus, samples
@@ -146,19 +148,17 @@ class Offered:
             order = np.argsort(keys, kind="stable")
             sizes = self._sizes[component][order]
             before = np.cumsum(sizes) - sizes
-            found.bytes[component] = np.empty_like(sizes)
+            found.bytes[component], found.before[component] = np.empty_like(sizes), np.empty_like(sizes)
             found.bytes[component][order] = np.clip(budget[component] - before, 0, sizes)
-            level = before * LEVELS // max(1, budget[component])
-            found.level[component] = np.empty(len(sizes), np.uint8)
-            found.level[component][order] = np.minimum(level, LEVELS - 1)
+            found.before[component][order] = before
         return found
 
     def texts(self, taken: Taken) -> Iterator[str]:
         """The texts of which anything is taken, cut between characters; component by component, in id order."""
-        return (text for _, text in self.ranked_texts(taken))
+        return (text for _, _, text in self.placed_texts(taken))
 
-    def ranked_texts(self, taken: Taken) -> Iterator[tuple[int, str]]:
-        """The same, with their levels."""
+    def placed_texts(self, taken: Taken) -> Iterator[tuple[str, int, str]]:
+        """The same, each behind its component and the bytes that are before it there."""
         for component, names in self._samples.items():
             start = 0
             for name in names:
@@ -167,10 +167,10 @@ class Offered:
                     for index in range(reader.num_record_batches):
                         batch = reader.get_batch(index)
                         rows = slice(start, start + batch.num_rows)
-                        wanted, level = taken.bytes[component][rows], taken.level[component][rows]
+                        wanted, before = taken.bytes[component][rows], taken.before[component][rows]
                         start += batch.num_rows
                         for row in np.flatnonzero(wanted).tolist():
-                            yield int(level[row]), cut(batch["text"][row].as_py(), int(wanted[row]))
+                            yield component, int(before[row]), cut(batch["text"][row].as_py(), int(wanted[row]))
 
 
 def read_input(path: str) -> bytes:
@@ -184,6 +184,16 @@ def _training(task: Task, state: State) -> Iterator[pa.RecordBatch]:
     split_of = PartSplits(task.corpus, task.inputs["split"])
     for rows, batch in documents.read_state(task.corpus, state, ["component", "file", "position", "text"]):
         yield batch.filter(pa.array([split == SPLITS[0] for split in split_of.of(rows)["split"].to_pylist()], pa.bool_()))
+
+
+def _parts(text: bytes, before: int, budget: int) -> Iterator[tuple[bytes, int]]:
+    """A text by the `LEVELS` equal parts of the budget that it lies in, `before` being where it begins."""
+    at = 0
+    while at < len(text):
+        level = min((before + at) * LEVELS // budget, LEVELS - 1)
+        end = -(-(level + 1) * budget // LEVELS) - before if level < LEVELS - 1 else len(text)
+        yield text[at:end], level
+        at = end
 
 
 def _record(offered: Offered, taken: Taken, options: TokenizerOptions, shares: dict[str, int]) -> dict[str, Any]:

@@ -37,19 +37,19 @@ class DistinctWords:
         self._resize(FIRST_SLOTS)
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         """Of distinct words in the texts that fit."""
         return int(self._taken[: self.levels].sum())
 
-    def add(self, text: str, level: int) -> None:
-        """A text of the sample; level from 0 to LEVELS - 1."""
-        data = np.frombuffer(text.encode(), np.uint8)
+    def add(self, text: bytes, level: int) -> None:
+        """A text of the sample, or a part of one, in UTF-8; level from 0 to LEVELS - 1."""
+        data = np.frombuffer(text, np.uint8)
         at = 0
         while at < len(data) and level < self.levels:
             at, self._words = _count(
                 data, at, level, self._longest, self._hashes, self._level, self._size, self._taken, self._words
             )
-            while self.levels > 1 and self.bytes > self.most:
+            while self.levels > 1 and self.size > self.most:
                 self.levels -= 1
             if self._words * 2 >= len(self._hashes):
                 self._forget()

@@ -175,15 +175,12 @@ def test_a_component_smaller_than_its_share_is_used_whole_and_the_others_get_the
     assert [said for said in remarks(manifest.content) if "notes is" in said and "the mixture asked for 25.0%" in said]
 
 
-def test_a_sample_that_falls_short_says_so(folder: Path, tmp_path: Path) -> None:
+def test_a_sample_that_takes_all_there_is_is_recorded_as_short(folder: Path, tmp_path: Path) -> None:
     manifest = build(recipe(folder, "short.yaml", mixture=None, sample_bytes=1 << 20), tmp_path / "corpus").manifest
     training = training_of(manifest)
     assert training.bytes < 300_000 and all(one.bytes == one.offered_bytes for one in training.components.values())
-    assert [
-        said
-        for said in remarks(manifest.content)
-        if f"sample has {training.bytes:,} bytes, the recipe asked for 1,048,576" in said
-    ]
+    assert training.wanted_bytes == 1 << 20 and training.reduced_to == 1
+    assert not [said for said in remarks(manifest.content) if "reduced" in said]
 
 
 def test_without_a_mixture_shares_are_those_of_the_training_bytes(folder: Path, tmp_path: Path) -> None:
@@ -217,6 +214,7 @@ def test_a_sample_of_too_many_distinct_words_is_made_smaller_in_the_same_proport
     assert less.distinct_bytes is not None and 64_000 < less.distinct_bytes <= 65_536
     part = 65_536 / whole.distinct_bytes
     assert less.bytes == pytest.approx(part * whole.bytes, rel=0.05)
+    assert less.reduced_to == pytest.approx(part, abs=2 / 256) and whole.reduced_to == 1
     assert less.components["web"].share_got == pytest.approx(whole.components["web"].share_got, abs=1e-3)
 
 
@@ -265,3 +263,18 @@ def test_languages_are_evened_out_by_a_temperature(tmp_path: Path) -> None:
         "en": (0.5, 4000),
         "de": (0.5, pytest.approx(4000, abs=3)),
     }
+
+
+def test_one_document_of_distinct_words_alone_is_cut_and_not_left_out(tmp_path: Path) -> None:
+    """It begins the sample and is all of it: what fits is as much of it as has `distinct_bytes`."""
+    (tmp_path / "docs").mkdir()
+    run = "".join(random.Random(1).choices("abcdefgh", k=1_000_000))
+    (tmp_path / "docs" / "0.jsonl").write_bytes(lines_of([{"text": run}]))
+    components = {"docs": {"source": "docs", "format": "jsonl", "licence": "PD"}}
+    tokenizer = {"vocabulary": 600, "distinct_bytes": 100_000}
+    stages = [{"split": {"validation": 0, "test": 0}}, {"tokenizer": tokenizer}]
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"corpus": "x", "components": components, "stages": stages}))
+    manifest = build(Recipe.load(tmp_path / "recipe.yaml"), tmp_path / "corpus").manifest
+    training = training_of(manifest)
+    assert 90_000 < training.bytes < 100_000 and training.reduced_to == 25 / 256
+    assert [said for said in remarks(manifest.content) if "sample was reduced to 9.8%" in said]
