@@ -1,6 +1,6 @@
 """What the parts of a training step cost on a GPU: matrix products, attention, the loss, and whole steps by kernel.
 
-`python -m bench.gpu_parts [matmul] [attention] [tuning] [loss] [parity] [model]` prints tables; each figure is the median of repeated
+`python -m bench.gpu_parts [matmul] [attention] [tuning] [loss] [parity] [model]` prints tables; figures are medians of repeated
 runs, timed with CUDA events after a warm-up. Rows are packed with made-up documents of log-normal length (median 400 tokens).
 """
 
@@ -116,8 +116,8 @@ class Attended:
     def grouped(self) -> bool:
         return self.query.shape[2] != self.key.shape[2]
 
-    def flex(self, attend: Any, mask: BlockMask, options: dict[str, Any] | None = None) -> Tensor:
-        found = attend(*self.by_head, block_mask=mask, enable_gqa=self.grouped, kernel_options=options)
+    def flex(self, attend: Any, mask: BlockMask) -> Tensor:
+        found = attend(*self.by_head, block_mask=mask, enable_gqa=self.grouped)
         return found.transpose(1, 2)
 
     def sdpa(self) -> Tensor:
@@ -151,9 +151,8 @@ def attention() -> None:
     print("\n## attention; forward and forward+backward in ms")
     for shape in SHAPES:
         one = Attended.drawn(*shape)
-        for block in (128, 64):
-            mask = block_mask(one.segments, compiled=True, block=block)
-            one.report(f"flex, documents, blocks of {block}", partial(one.flex, torch.compile(flex_attention), mask), one.keys)
+        mask = block_mask(one.segments, compiled=True)
+        one.report("flex, documents", partial(one.flex, torch.compile(flex_attention), mask), one.keys)
         one.report("varlen (FlashAttention 2), documents", one.varlen, one.keys)
         one.report("sdpa (cuDNN), rows", one.sdpa, (shape[1] + 1) / 2)
 
@@ -267,7 +266,7 @@ def model(preset: str, changes: dict[str, Any], masked: bool, micro: int) -> Non
     palm = rate * palm_flops_per_token(architecture, length) / peak
     causal = rate * causal_flops_per_token(architecture, (length + 1) / 2) / peak
     print(
-        f"\n## {preset} {changes} {'documents' if masked else 'rows'}, {micro} rows: {took:.1f} ms, update {update:.1f} ms apart; "
+        f"\n## {preset} {changes} {'documents' if masked else 'rows'} x {micro}: {took:.1f} ms, update {update:.1f} ms apart, "
         f"{rate:,.0f} tok/s, MFU {palm:.1%} palm, {causal:.1%} causal; {torch.cuda.max_memory_allocated() / 1e9:.0f} GB; "
         f"ready after {preparing:.0f} s"
     )

@@ -326,6 +326,7 @@ class Run:
         self.progress.start()
         self._origin = time.perf_counter() - self.spent_seconds
         self._last_look = time.perf_counter()
+        readings.mark()
         with _Prefetcher(self._rank_micro_batches, self.position, config.rows_a_step) as prefetched:
             while True:
                 spent, stop = self._agree()
@@ -389,9 +390,9 @@ class Run:
         return torch.cat((torch.stack((norm.detach(), self.clipped)), nats_by_component))
 
     def _look(self, readings: Readings, metrics: Metrics | None, all_of_them: bool = False) -> None:
-        for facts, (norm, clipped, *nats) in readings.take(all_of_them):
+        for facts, (norm, clipped, *nats), took in readings.take(all_of_them):
             now = time.perf_counter()
-            seconds, self._last_look = now - self._last_look, now
+            seconds, self._last_look = now - self._last_look if took is None else took, now
             targets = facts.pop("targets")
             loss = sum(nats) / sum(targets)
             spent = facts.pop("spent")
@@ -442,6 +443,7 @@ class Run:
         self.saved_step = self.step
         self._origin += time.perf_counter() - paused
         self._last_look = time.perf_counter()
+        readings.mark()
 
     def _agree(self) -> tuple[float, int]:
         """(share of the budget spent, signal to stop for) as all ranks see it: the clock is that of the slowest."""

@@ -34,6 +34,8 @@ class _Reading:
     facts: dict[str, Any]
     values: Tensor
     event: torch.cuda.Event | None
+    since: torch.cuda.Event | None
+    """When the step before it ended."""
 
 
 class Readings:
@@ -42,24 +44,38 @@ class Readings:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._waiting: deque[_Reading] = deque()
+        self._since: torch.cuda.Event | None = None
+
+    def mark(self) -> None:
+        """The next step begins now, by the device's clock."""
+        self._since = self._now()
 
     def put(self, facts: dict[str, Any], values: Tensor) -> None:
         if self.device.type == "cuda":
             held = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             held.copy_(values, non_blocking=True)
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            event.record()
-            self._waiting.append(_Reading(facts, held, event))
         else:
-            self._waiting.append(_Reading(facts, values.clone(), None))
+            held = values.clone()
+        event = self._now()
+        self._waiting.append(_Reading(facts, held, event, self._since))
+        self._since = event
 
-    def take(self, all_of_them: bool = False) -> Iterator[tuple[dict[str, Any], list[float]]]:
+    def take(self, all_of_them: bool = False) -> Iterator[tuple[dict[str, Any], list[float], float | None]]:
+        """(facts, values, seconds that the step took on the device, or None where only the host has a clock)."""
         delay = 0 if all_of_them or self.device.type != "cuda" else DELAY
         while len(self._waiting) > delay:
             reading = self._waiting.popleft()
             if reading.event is not None:
                 reading.event.synchronize()
-            yield reading.facts, reading.values.tolist()
+            took = None if reading.since is None or reading.event is None else reading.since.elapsed_time(reading.event) / 1e3
+            yield reading.facts, reading.values.tolist(), took
+
+    def _now(self) -> torch.cuda.Event | None:
+        if self.device.type != "cuda":
+            return None
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
 
 
 class Metrics:

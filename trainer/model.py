@@ -22,10 +22,6 @@ from trainer.presets import Architecture
 INITIAL_DEVIATION = 0.02
 """Standard deviation of initial weights (GPT-2); projections into the residual stream are divided by sqrt(2 x layers)."""
 
-BLOCK = 64
-"""Queries and keys that FlexAttention skips or computes as one: packed documents are short, and a larger block holds more of what
-is masked."""
-
 Mask = Tensor | BlockMask
 
 
@@ -183,8 +179,8 @@ def document_mask(segments: Tensor) -> Mask:
     return (segments[:, None, :, None] == segments[:, None, None, :]) & causal
 
 
-def block_mask(segments: Tensor, compiled: bool, block: int = BLOCK) -> BlockMask:
-    """`document_mask` for FlexAttention, on any device."""
+def block_mask(segments: Tensor, compiled: bool, block: int = 128) -> BlockMask:
+    """`document_mask` for FlexAttention, on any device; `block` queries and keys are skipped or computed together."""
     rows, length = segments.shape
 
     def within(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
