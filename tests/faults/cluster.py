@@ -45,6 +45,7 @@ class Cluster:
         }
         self.environment.pop("RAY_ADDRESS", None)
         self.python = python or Path(sys.executable)
+        self.environment["PATH"] = os.pathsep.join([str(self.python.parent), os.environ["PATH"]])
         self.port, self.dashboard_port = _free_port(), _free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.dashboard = dashboard

@@ -102,12 +102,12 @@ def test_bombs_in_a_crawl_cost_one_row_each(tmp_path: Path) -> None:
     pages = [{"url": f"https://good.example/{i}", "body": page(article(f"page {i}"))} for i in range(4)]
     pages[2:2] = [{"url": f"https://{name}.example/", "body": body} for name, body in bombs.items()]
     data, positions = warc(pages)
-    recipe = small_recipe(["extraction"], max_errors=3)
-    recipe["components"]["docs"]["format"] = "warc"
-    loaded = write_small(tmp_path, {}, recipe | {"components": {"docs": recipe["components"]["docs"] | {"source": "crawl"}}})
     (tmp_path / "crawl").mkdir()
     (tmp_path / "crawl" / "a.warc.gz").write_bytes(data)
     del data, bombs, pages
+    recipe = small_recipe(["extraction"], max_errors=3)
+    recipe["components"]["docs"].update(format="warc", source="crawl")
+    loaded = write_small(tmp_path, {}, recipe)
     manifest = build(loaded, tmp_path / "corpus").manifest
     rows = {row["position"]: row["rule"] for row in removals(tmp_path / "corpus")}
     assert list(rows) == positions[2:5]
