@@ -17,8 +17,8 @@ from pydantic import Field
 
 from manifests.rules import Rule
 from stages import code_points, languages, reading, signals, text_buffers
-from stages import filter_kernels as kernels
 from stages.fineweb import MOST_CHARACTERS, ends_sentences
+from stages.kernels import c4 as kernels
 from stages.languages import Language
 from stages.stage import EXAMPLE, DataPath, Edits, Filter, Measurement, Options
 

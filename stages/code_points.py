@@ -20,8 +20,8 @@ from functools import cache
 
 import numpy as np
 
-from stages import filter_kernels as kernels
 from stages import scripts
+from stages.kernels import reading as kernels
 
 SYMBOLS = frozenset("#*…•")
 
@@ -33,7 +33,7 @@ def identity() -> dict[str, str]:
 
 @cache
 def classes() -> np.ndarray:
-    """uint16 by code point: bits as named in `stages.filter_kernels`. What stands above its end is in no
+    """uint16 by code point: bits as named in `stages.kernels.reading`. What stands above its end is in no
     class."""
     table = np.zeros(sys.maxunicode + 1, np.uint16)
     for point in _assigned():

@@ -11,7 +11,8 @@ from pydantic import Field, model_validator
 
 from manifests.rules import RATIO, Rule
 from stages import datatrove_definitions, languages, reading, signals
-from stages import filter_kernels as kernels
+from stages.kernels import fineweb as kernels
+from stages.kernels import repetition
 from stages.languages import Language
 from stages.stage import EXAMPLE, DataPath, Filter, Measurement, Options
 
@@ -103,7 +104,7 @@ class FineWeb(Filter[FineWebOptions]):
             plain = FineWeb(self.options.model_copy(update={"compat": None}))
             return datatrove_definitions.fineweb(batch, plain.measure(batch), rows.spaced, self.options.short_line_characters)
         read = reading.of(batch["text"])
-        repeats = read.repeats[kernels.LINE]
+        repeats = read.repeats[repetition.LINE]
         options = self.options
         short = np.where(rows.spaced, options.short_line_characters, options.short_line_characters_unspaced)
         counts = np.zeros((batch.num_rows, 4), np.int64)
@@ -118,7 +119,7 @@ class FineWeb(Filter[FineWebOptions]):
             signals.integers(lines),
             signals.ratios(count[kernels.TERMINAL_LINES], lines, ~ends_sentences(rows)),
             signals.ratios(count[kernels.SHORT_LINES], lines, no_words),
-            signals.ratios(repeats[:, kernels.REPEAT_POINTS], repeats[:, kernels.PIECE_POINTS]),
+            signals.ratios(repeats[:, repetition.REPEAT_POINTS], repeats[:, repetition.PIECE_POINTS]),
             signals.ratios(newlines, words, no_words),
             signals.ratios(count[kernels.SHORT_LINES], lines, no_characters),
             signals.ratios(newlines, count[kernels.SHAPED_POINTS], no_characters),

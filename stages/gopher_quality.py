@@ -12,7 +12,7 @@ from pydantic import Field
 
 from manifests.rules import RATIO, Rule
 from stages import code_points, languages, reading, signals
-from stages import filter_kernels as kernels
+from stages.kernels import quality as kernels
 from stages.stage import EXAMPLE, DataPath, Filter, Measurement, Options
 
 

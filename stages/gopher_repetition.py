@@ -11,7 +11,7 @@ from pydantic import Field
 
 from manifests.rules import RATIO, Rule
 from stages import code_points, datatrove_definitions, languages, reading, signals
-from stages import filter_kernels as kernels
+from stages.kernels import repetition as kernels
 from stages.stage import EXAMPLE, DataPath, Filter, Measurement, Options
 
 

@@ -29,7 +29,7 @@ from pydantic import Field
 from manifests.identity import keyed_hash, printed_ids
 from stages import code_points, text_buffers
 from stages.fasttext_model import NOTHING, Model
-from stages.filter_kernels import ALPHABETIC
+from stages.kernels.reading import ALPHABETIC
 from stages.stage import EXAMPLE, DataPath, Options, Stage, Verdict
 
 UNDETERMINED = "und"

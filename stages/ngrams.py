@@ -4,9 +4,9 @@ A text is compared as *units*: words after NFC, lower-casing (`str.lower`), dele
 categories P and S), and splitting at white space, over the whole text, lines or not; or, in scripts without spaces, the
 characters that are left after the same deletion, white space deleted as well.
 
-Words are read from the UTF-8 of a batch by tables of code points (`stages.ngram_kernels`). A text whose normal form or lower case
-depends on more than single code points (some combining marks, the capital sigma, the dotted I) is first prepared by Python's own
-functions, and then read like any other.
+Words are read from the UTF-8 of a batch by tables of code points (`stages.kernels.ngrams`). A text whose normal form or lower
+case depends on more than single code points (some combining marks, the capital sigma, the dotted I) is first prepared by
+Python itself and then read like any other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from stages import code_points, text_buffers
-from stages import ngram_kernels as kernels
+from stages.kernels import ngrams as kernels
 
 BITS_A_GRAM = 8
 """Of the Bloom filter: one place in sixteen that holds nothing passes it, and it stays in a cache of a megabyte or two."""
@@ -57,7 +57,7 @@ class Passages:
 
 @dataclass(frozen=True)
 class Units:
-    """The units of n texts, one after the other: text k has those from starts[k] to starts[k + 1]; see `ngram_kernels.Grams`."""
+    """The units of n texts, one after the other: text k has those from starts[k] to starts[k + 1]; see `Grams`."""
 
     plain: np.ndarray
     bounds: np.ndarray

@@ -26,7 +26,7 @@ from numba import njit
 from pydantic import Field
 
 from stages import code_points, text_buffers
-from stages.filter_kernels import DIGIT as DECIMAL
+from stages.kernels.reading import DIGIT as DECIMAL
 from stages.stage import EXAMPLE, Options, Stage, Verdict
 
 EMAIL, PHONE, IP = "<EMAIL>", "<PHONE>", "<IP>"

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from stages import code_points, text_buffers
-from stages import filter_kernels as kernels
+from stages.kernels import reading as kernels
+from stages.kernels.repetition import repeated_pieces
 from stages.scripts import UNSPACED_SCRIPTS
 
 
@@ -53,7 +54,7 @@ class Reading:
         """int64 (2, n, 4): of lines and of paragraphs how many every text has, their code points, and of those that stood before
         in the text, the same."""
         counts = np.zeros((2, len(self.texts), 4), np.int64)
-        kernels.repeated_pieces(self.points, self.starts, *self.lines, counts)
+        repeated_pieces(self.points, self.starts, *self.lines, counts)
         return counts
 
     @cached_property

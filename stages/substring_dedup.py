@@ -21,7 +21,8 @@ import pyarrow as pa
 import pydivsufsort
 from pydantic import Field
 
-from stages import reading, scripts, token_kernels
+from stages import reading, scripts
+from stages.kernels import repeated_tokens
 from stages.stage import PLACE, Options, Stage, Verdict
 
 VERSION = 1
@@ -55,11 +56,11 @@ def tokens_of(texts: pa.Array) -> Tokens:
     spaced = ~np.asarray(unspaced, dtype=bool)
     lengths = 1 + (read.points >= 0x80).astype(np.int64) + (read.points >= 0x800) + (read.points >= 0x10000)
     ends = np.cumsum(lengths)
-    units, starts = token_kernels.units(read.kinds, read.starts, *read.words, spaced)
+    units, starts = repeated_tokens.units(read.kinds, read.starts, *read.words, spaced)
     edges = np.concatenate([np.zeros(1, np.int64), ends])
     first = np.repeat(edges[read.starts[:-1]], np.diff(starts)).reshape(-1, 1)
     places = edges[units] - first
-    hashes = token_kernels.hashes(read.data, read.offsets, places, starts)
+    hashes = repeated_tokens.hashes(read.data, read.offsets, places, starts)
     return Tokens(hashes, places, starts, spaced)
 
 
@@ -79,13 +80,13 @@ def _repeated(documents: list[np.ndarray], length: int) -> list[np.ndarray]:
     sizes = np.array([len(hashes) for hashes in documents], np.int64)
     starts = np.concatenate([[0], np.cumsum(sizes + 1)])
     numbers = np.empty(int(starts[-1]), np.uint32)
-    known = token_kernels.numbered(np.concatenate(documents), starts, numbers)
+    known = repeated_tokens.numbered(np.concatenate(documents), starts, numbers)
     # A separator is like no other token, so no window that holds one is a repeat.
     numbers[starts[1:] - 1] = known + np.arange(len(documents), dtype=np.uint32)
     order = pydivsufsort.divsufsort(numbers.astype(">u4").view(np.uint8))
-    suffixes = token_kernels.aligned(order, np.empty(numbers.size, order.dtype))
+    suffixes = repeated_tokens.aligned(order, np.empty(numbers.size, order.dtype))
     del order
-    covered = token_kernels.repeats(numbers, suffixes, length)
+    covered = repeated_tokens.repeats(numbers, suffixes, length)
     return [_spans(covered[start : start + size]) for start, size in zip(starts[:-1], sizes, strict=True)]
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from numba import njit
 
 from stages import code_points, scripts, text_buffers
-from stages.filter_kernels import ALPHABETIC, SCRIPT_SHIFT, SPACE, decode
+from stages.kernels.reading import ALPHABETIC, SCRIPT_SHIFT, SPACE, decode
 
 WINDOW = 1 << 14
 """Bytes that are decoded at a time: what a text of any size needs is so much."""

@@ -1,4 +1,4 @@
-"""Plain twins of stages.filter_kernels: one text at a time, in the words of the definitions.
+"""Plain twins of stages.kernels: one text at a time, in the words of the definitions.
 
 Each function takes a text, its language file or None, and whether it is spaced, and gives every signal of
 the filter.

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from manifests.schemas import REMOVALS
-from stages import ngram_kernels as kernels
 from stages.benchmarks import BenchmarkError, BenchmarkIndex, Item, load_items, unit_spans
 from stages.decontamination import Decontamination, DecontaminationOptions, merge_reports, ngram_documents
+from stages.kernels import ngrams as kernels
 from stages.ngrams import characters, units_of, words
 from stages.registry import find
 from stages.stage import Verdict

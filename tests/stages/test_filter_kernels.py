@@ -12,11 +12,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from stages import code_points, filter_kernels, languages, reading, text_buffers
+from stages import code_points, languages, reading, text_buffers
 from stages.c4 import C4, C4Options
 from stages.fineweb import FineWeb, FineWebOptions
 from stages.gopher_quality import GopherQuality, GopherQualityOptions
 from stages.gopher_repetition import GopherRepetition, GopherRepetitionOptions
+from stages.kernels import reading as kernels
 from tests.stages import plain
 
 CODES = [None, "en", "de", "zh", "ja", "th", "hi", "ar", "und", "lo", "zh-TW"]
@@ -144,11 +145,11 @@ def test_tables_hold_what_python_says_of_every_code_point() -> None:
         character = chr(point)
         kind = int(classes[point]) if point < classes.size else 0
         category = unicodedata.category(character)
-        assert bool(kind & filter_kernels.SPACE) is character.isspace()
-        assert bool(kind & filter_kernels.ALPHABETIC) is character.isalpha()
-        assert bool(kind & filter_kernels.ALPHANUMERIC) is character.isalnum()
-        assert bool(kind & filter_kernels.PUNCTUATION) is (category[0] in "PS")
-        assert bool(kind & filter_kernels.DIGIT) is (category == "Nd")
+        assert bool(kind & kernels.SPACE) is character.isspace()
+        assert bool(kind & kernels.ALPHABETIC) is character.isalpha()
+        assert bool(kind & kernels.ALPHANUMERIC) is character.isalnum()
+        assert bool(kind & kernels.PUNCTUATION) is (category[0] in "PS")
+        assert bool(kind & kernels.DIGIT) is (category == "Nd")
         target = int(fold[point]) if point < fold.size else point
         folded = chr(target) if target >= 0 else "".join(chr(part) for part in expansions[-target - 1] if part)
         assert folded == character.casefold()
@@ -207,8 +208,8 @@ def test_bytes_that_break_off_in_a_character_are_read_within_the_document(tail: 
     data = np.frombuffer(b"ab" + tail + b"\x80\x80\x80", np.uint8)
     offsets = np.array([0, 2 + len(tail)], np.int64)
     points, kinds, starts = np.empty(9, np.int32), np.empty(9, np.uint16), np.empty(2, np.int64)
-    filter_kernels.decode(data, offsets, code_points.classes(), points, kinds, starts)
-    assert points[: starts[1]].tolist() == [ord("a"), ord("b"), *[filter_kernels.REPLACEMENT] * len(tail)]
+    kernels.decode(data, offsets, code_points.classes(), points, kinds, starts)
+    assert points[: starts[1]].tolist() == [ord("a"), ord("b"), *[kernels.REPLACEMENT] * len(tail)]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from stages.filter_kernels import units_of
+from stages.kernels.reading import units_of
 from stages.xxh3 import LONGEST, xxh3_64
 
 
