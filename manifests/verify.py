@@ -17,6 +17,7 @@ from manifests.identity import printed_ids
 from manifests.logs import read_parquet
 from manifests.manifest import Content, LogFile, Manifest, ManifestError, Shard, SplitRecord, receipt_list
 from manifests.schemas import LOG_SCHEMAS, SHARD_INDEX
+from manifests.shards import ShardError, check_tokens
 from manifests.storage import Folder, StorageError, sha256_of
 
 MOST_FINDINGS_A_FILE = 5
@@ -283,8 +284,10 @@ def _check_shard(corpus: Folder, content: Content, shard: Shard, placed: pa.Tabl
     if not np.array_equal(starts, expected[:-1]) or int(expected[-1]) != len(tokens) or (lengths < 1).any():
         yield f"{shard.index}: its documents do not fill the {len(tokens)} tokens of {shard.path}"
         return
-    if len(tokens) and int(tokens.max()) >= tokenizer.vocabulary:
-        yield f"{shard.path}: token id {int(tokens.max())} is not in a vocabulary of {tokenizer.vocabulary}"
+    try:
+        check_tokens(tokens, tokenizer.vocabulary, shard.path)
+    except ShardError as error:
+        yield str(error)
     if len(starts) and (tokens[starts] != tokenizer.bos_id).any():
         row = int(np.flatnonzero(tokens[starts] != tokenizer.bos_id)[0])
         yield f"{shard.path}: document {index['id'][row]} does not begin with the id {tokenizer.bos_id}"

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from manifests.identity import DocumentId
-from manifests.logs import Logs, read_parquet
+from manifests.logs import Logs
 from manifests.manifest import Manifest, Shard
 from manifests.shards import ShardError
 from manifests.storage import Folder
-from stages.shard_texts import load_encoder
+from stages.shard_texts import load_encoder, read_index
 from stages.tokenizer import Encoder
 
 SHOWN_TOKENS = 64
@@ -42,18 +42,17 @@ class Place:
 
 def find_place(corpus: Folder, manifest: Manifest, shard_name: str, offset: int, shown: int = SHOWN_TOKENS) -> Place:
     """The token at `offset` of a shard, which goes by its path in the corpus or the end of that (`train/00017.bin`). ShardError
-    says which shard or offset there is not."""
+    says which shard or offset there is not; ShardTextError, which index or tokenizer is not the one of the manifest. Of the shard
+    only what is shown is read: whether the rest is as it was, `corpusmill verify` tells."""
     content = manifest.content
     shard = _shard(content.shards, shard_name)
     if not 0 <= offset < shard.tokens:
         raise ShardError(f"{shard.path} has {shard.tokens:,} tokens: there is no token {offset:,}")
     assert content.tokenizer is not None  # a manifest with shards has one
-    index = read_parquet(corpus, shard.index)
+    index = read_index(corpus, shard)
     starts = index["start"].to_numpy()
     row = int(np.searchsorted(starts, offset, side="right")) - 1
-    length = index["tokens"][row].as_py() if row >= 0 else 0
-    if row < 0 or offset >= starts[row] + length:
-        raise ShardError(f"{shard.path}: token {offset:,} belongs to no document of its index")
+    length = index["tokens"][row].as_py()
     identity = DocumentId.parse(index["id"][row].as_py())
     first, last = max(int(starts[row]), offset - shown), min(int(starts[row]) + length, offset + shown)
     dtype = np.dtype(content.tokenizer.dtype).newbyteorder("<")
@@ -68,6 +67,8 @@ def find_place(corpus: Folder, manifest: Manifest, shard_name: str, offset: int,
         rows = logs.sql("select * from documents where component = ? and file = ? and position = ?", where)
     if not rows:
         raise ShardError(f"{shard.index} names {identity}, of which the document log knows nothing")
+    if (rows[0]["shard"], rows[0]["start"]) != (shard.path, int(starts[row])):
+        raise ShardError(f"{shard.index} and the document log do not agree where {identity} stands: see `corpusmill verify`")
     component = content.components[identity.component]
     return Place(
         shard=shard.path,

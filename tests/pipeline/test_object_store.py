@@ -22,6 +22,7 @@ from manifests.verify import verify
 from pipeline import lock
 from pipeline.commands import app
 from pipeline.lock import Locked, exclusive
+from stages.commands import app as teller
 from tests.pipeline.crawl import article, build, small_recipe, write_small
 
 pytest.importorskip("s3fs", reason="s3fs is not installed")
@@ -154,6 +155,14 @@ def test_a_corpus_on_s3_is_the_corpus_on_this_disk(folder: Folder, tmp_path: Pat
     assert told.exit_code == 0
     assert "docs/a.jsonl#2" in told.stdout
     shard = here.content.shards[0].path
+    last = here.content.shards[0].tokens - 1
+    for offset in ("0", str(last)):
+        asked = ["tokens", folder.url, shard, offset, "--json"]
+        place = CliRunner().invoke(teller, asked)
+        assert place.exit_code == 0, place.output
+        assert place.stdout == CliRunner().invoke(teller, ["tokens", str(tmp_path / "corpus"), *asked[2:]]).stdout
+    beyond = CliRunner().invoke(teller, ["tokens", folder.url, shard, str(last + 1)])
+    assert (beyond.exit_code, f"there is no token {last + 1:,}" in beyond.stderr) == (1, True)
     folder.write(shard, folder.read(shard)[:-2])
     assert any(finding.startswith(f"{shard}: ") for finding in verify(folder, there))
 

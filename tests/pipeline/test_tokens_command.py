@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from manifests.manifest import Manifest
+from manifests.manifest import SPLITS, Manifest
 from manifests.storage import Folder
 from stages.commands import app
 from stages.tokenizer import Encoder
@@ -88,3 +88,27 @@ def test_a_shard_that_is_cut_short_is_an_error(copied: Path) -> None:
     result = CliRunner().invoke(app, ["tokens", str(copied), shard.path, str(shard.tokens - 1)])
     assert result.exit_code == 1
     assert "shorter than its manifest says" in result.output
+
+
+@pytest.mark.parametrize("offset", ["-1", "a", "1.5", ""])
+def test_what_is_no_offset_is_bad_usage(finished: Path, offset: str) -> None:
+    assert CliRunner().invoke(app, ["tokens", str(finished), "tokens/web/train/00000.bin", "--", offset]).exit_code == 2
+
+
+def test_an_index_that_is_not_the_manifest_s_is_an_error_and_no_other_document_is_shown(copied: Path) -> None:
+    shards = Manifest.load(Folder(copied)).content.shards
+    first, second = (next(shard for shard in shards if (shard.component, shard.split) == ("web", split)) for split in SPLITS[:2])
+    ask = ["tokens", str(copied), first.path, "5"]
+    (copied / first.index).write_bytes((copied / second.index).read_bytes())
+    result = CliRunner().invoke(app, ask)
+    assert (result.exit_code, f"{first.index}: not the file that the manifest lists" in result.output) == (1, True)
+    (copied / first.index).unlink()
+    result = CliRunner().invoke(app, ask)
+    assert (result.exit_code, first.index in result.output) == (1, True)
+
+
+def test_a_changed_tokenizer_is_an_error(copied: Path) -> None:
+    shard = Manifest.load(Folder(copied)).content.shards[0]
+    (copied / "tokenizer.json").write_text("{}")
+    result = CliRunner().invoke(app, ["tokens", str(copied), shard.path, "5"])
+    assert (result.exit_code, "tokenizer.json: not the file that the manifest lists" in result.output) == (1, True)
