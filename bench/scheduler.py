@@ -41,6 +41,8 @@ PARTS = 10_000
 PART_MIB = 128
 FILTERS = ["gopher_quality", "gopher_repetition", "c4", "fineweb"]
 PAGE_STAGES = ["url_filter", "pre_check", "extraction", "repair", {"language": {"keep": ["en"]}}, *FILTERS, "personal_data"]
+FILES = 4
+"""Of the smallest corpus, each a part: parts are of one size in all of them."""
 WORDS = 4_000
 """Made-up words, so that documents share no runs of words."""
 WARC_PAGES = 4_000
@@ -78,7 +80,6 @@ def overhead(folder: Path, pages: int = PAGES) -> None:
     write_pages(folder / "pages", pages)
     recipe = _recipe(folder, {"source": "pages", "format": "warc", "stages": PAGE_STAGES}, [])
     executor = RayExecutor()
-    executor.start()  # starting Ray is no part of the run that is measured
     watched, began, cpu = Watched(), time.monotonic(), time.process_time()
     run(recipe, Folder(folder / "corpus"), executor, watched, 8 * MIB)
     wall, driver = time.monotonic() - began, time.process_time() - cpu
@@ -102,7 +103,7 @@ def linear(folder: Path, documents: int = DOCUMENTS) -> None:
     rows = []
     for times in (1, 4, 16):
         mine = folder / f"{times}x"
-        write_texts(mine / "docs", times * documents, 5_000)
+        write_texts(mine / "docs", times * documents, documents // FILES)
         recipe = _recipe(
             mine, {"source": "docs", "format": "jsonl", "stages": ["repair", *FILTERS, "personal_data"]}, corpus_wide
         )
@@ -134,7 +135,7 @@ def parts(folder: Path, number: int = PARTS) -> None:
     recipe = _recipe(folder, {"source": "docs", "format": "jsonl", "stages": ["repair", "personal_data"]}, ["exact_dedup"])
     executor = RayExecutor()
     executor.start()
-    watched, began, cpu, before = Watched(), time.monotonic(), time.process_time(), _resident()
+    watched, began, cpu, start = Watched(), time.monotonic(), time.process_time(), _resident()
     run(recipe, Folder(folder / "corpus"), executor, watched, 1)
     wall, driver = time.monotonic() - began, time.process_time() - cpu
     assert watched.tally is not None
@@ -150,8 +151,8 @@ def parts(folder: Path, number: int = PARTS) -> None:
     print(f"driver: {driver / done * 1e3:.2f} ms of CPU a part")
     print("driver's memory, MiB: " + ", ".join(f"{name} {size / MIB:.0f}" for name, size in watched.resident))
     after, peak = _resident(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-    each = (after - before) / done
-    print(f"  {before / MIB:.0f} before, {after / MIB:.0f} after, {peak / MIB:.0f} at most: {each:.0f} bytes a part")
+    each = (after - start) / done
+    print(f"  {start / MIB:.0f} before, {after / MIB:.0f} after, {peak / MIB:.0f} at most: {each:.0f} bytes a part")
     total, left = executor.ray.cluster_resources(), executor.ray.available_resources()
     held = total["object_store_memory"] - left["object_store_memory"]
     print(f"Ray's object store holds {held:.0f} bytes after the run")
@@ -163,9 +164,11 @@ def parts(folder: Path, number: int = PARTS) -> None:
             "print(sum(run(Recipe.load(sys.argv[1]), Folder(sys.argv[2]), RayExecutor(), Progress(), 1).ran.values()),"
             " 'parts run')"
         )
-        began = time.monotonic()
+        began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-c", code, recipe.path, str(folder / "corpus")], check=True)
-        print(f"nothing to do, {kind}: {time.monotonic() - began:.2f} s")
+        took = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = took.ru_utime + took.ru_stime - before.ru_utime - before.ru_stime
+        print(f"nothing to do, {kind}: {time.monotonic() - began:.2f} s, {cpu:.2f} s of CPU")
         (folder / "corpus" / "receipts" / "standing.json").unlink()
 
 

@@ -131,7 +131,8 @@ class RayExecutor(Executor):
 
         def launch() -> None:
             for work in waiting:
-                task = self.task.options(name=f"{work.step} {work.part}", **self._resources(work))
+                # The name of a part would be clearer, but Ray's driver keeps a kilobyte for every name that it ever had.
+                task = self.task.options(name=work.step, **self._resources(work))
                 flying[task.remote(corpus_url, work)] = work
                 if len(flying) >= limit:
                     return
