@@ -1,6 +1,6 @@
 """How much distinct text a sample has: that is what training a tokenizer holds in memory.
 
-The library keeps every distinct piece of the text it has seen, with the places of all pairs in it: 120 to 150 bytes for each
+The library keeps every distinct piece of the text it has seen, with the places of all pairs in it: 105 to 145 bytes for each
 byte of a distinct piece, measured (docs/tokens.md), however often it occurs. Where words are set apart by spaces, distinct ones
 are few. In a script without spaces nearly every clause is one, and 256 MiB of it would take more than 30 GB.
 
