@@ -29,6 +29,7 @@ cp "$1/corpus/manifest.json" "$3"
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_an_error_and_with_room_the_same_command_goes_on(tmp_path: Path) -> None:
     try:
         there = subprocess.run(
