@@ -52,7 +52,7 @@ class Usage:
         data, places = text_buffers.of(texts)
         words, characters = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
         of_script = np.zeros((len(texts), 1 + len(scripts.UNSPACED_SCRIPTS)), np.int64)
-        _count(data, places, code_points.classes(), words, characters, of_script)
+        _count(data, places, code_points.classes(), WINDOW, words, characters, of_script)
         unspaced, _ = scripts.unspaced(of_script)
         words = np.where(unspaced, characters, words)
         sizes, tokens = np.diff(places), np.diff(offsets) - 1
@@ -100,16 +100,17 @@ class Usage:
 
 
 @njit(cache=True, nogil=True)
-def _count(data, places, classes, words, characters, of_script):  # type: ignore[no-untyped-def]
-    """Of every text: words, characters that are not white space, and characters by script, as `scripts.unspaced` takes them."""
-    points, kinds = np.empty(WINDOW, np.int32), np.empty(WINDOW, np.uint16)
+def _count(data, places, classes, size, words, characters, of_script):  # type: ignore[no-untyped-def]
+    """Of every text: words, characters that are not white space, and characters by script, as `scripts.unspaced` takes them.
+    `size` bytes are decoded at a time."""
+    points, kinds = np.empty(size, np.int32), np.empty(size, np.uint16)
     window, starts = np.empty(2, np.int64), np.empty(2, np.int64)
     for row in range(places.size - 1):
         begin, stop = places[row], places[row + 1]
         before = np.uint16(SPACE)
         while begin < stop:
-            end = min(begin + WINDOW, stop)
-            while begin + WINDOW - 4 < end < stop and data[end] & 0xC0 == 0x80:  # within a character
+            end = min(begin + size, stop)
+            while begin + size - 4 < end < stop and data[end] & 0xC0 == 0x80:  # within a character
                 end -= 1
             window[0], window[1] = begin, end
             decode(data, window, classes, points, kinds, starts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -13,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from stages.tiktoken_engine import GPT2_PATTERN, TiktokenEngine, why_not
+from stages.tiktoken_engine import GPT2_PATTERN, NO_TOKEN, TiktokenEngine, why_not
 from stages.tokenizer import BOS, Encoder, Engine, TokenizerOptions, choose_engine, train_tokenizer
 from tests.pipeline.crawl import article
 
@@ -58,6 +59,11 @@ def trained() -> str:
     return train_tokenizer(SAMPLE, TokenizerOptions(vocabulary=1024))
 
 
+@pytest.fixture(scope="module")
+def both(trained: str) -> tuple[Encoder, Encoder]:
+    return Encoder(trained), Encoder(trained, engine="tiktoken")
+
+
 def changed(tokenizer_json: str, change: Callable[[dict[str, Any]], None]) -> str:
     description = json.loads(tokenizer_json)
     change(description)
@@ -71,20 +77,91 @@ def test_a_tokenizer_trained_here_is_encoded_by_tiktoken(trained: str) -> None:
 @settings(max_examples=300, deadline=None)
 @given(st.lists(TEXTS, max_size=4))
 @example(["", BOS, "a" * 1000, " " * 1000, "\n" * 1000, "\x00"])
-def test_both_engines_give_the_same_ids(trained: str, texts: list[str]) -> None:
+def test_both_engines_give_the_same_ids(both: tuple[Encoder, Encoder], texts: list[str]) -> None:
     column = pa.array(texts, pa.large_string())
-    slow, fast = Encoder(trained), Encoder(trained, engine="tiktoken")
+    slow, fast = both
     for mine, other in zip(slow.encode(column), fast.encode(column), strict=True):
         np.testing.assert_array_equal(mine, other)
 
 
-@pytest.mark.parametrize("piece", ["a", " ", "\n", "\u0301", "汉", "1", "🙂", "<|bos|>"])
-def test_a_megabyte_of_one_thing_is_encoded_and_comes_back(trained: str, piece: str) -> None:
-    """Nothing is timed; with quadratic time this would take hours."""
-    text = piece * (1_000_000 // len(piece.encode()))
+LINEAR = 8
+GROWTH = 4 * LINEAR
+"""Of the CPU time when a text is LINEAR times as long; quadratic work would take LINEAR² times."""
+ONE_THING = [
+    "a",
+    "A",
+    " ",
+    "\n",
+    "\u0301",
+    "7",
+    "\U0001f642",
+    "\ufffd",
+    "\u6c49",
+    " \t",
+    "\r\n",
+    "  a",
+    "\n ",
+    " " * 500 + "a",
+    BOS,
+]
+FOREIGN = {
+    "gpt-2": GPT2_PATTERN,
+    "cl100k": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "o200k": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+}
+"""How others cut text; Llama 3 and Qwen differ from cl100k in how many digits stand together. None bounds the length of a piece."""
+
+
+def with_pattern(tokenizer_json: str, name: str) -> str:
+    if name == "ours":
+        return tokenizer_json
+    return changed(
+        tokenizer_json,
+        lambda description: description["pre_tokenizer"]["pretokenizers"][0]["pattern"].update(Regex=FOREIGN[name]),
+    )
+
+
+@pytest.mark.parametrize("engine", get_args(Engine))
+@pytest.mark.parametrize("pattern", ["ours", *FOREIGN])
+def test_a_text_of_one_thing_takes_time_by_its_length(trained: str, pattern: str, engine: Engine) -> None:
+    encoder = Encoder(with_pattern(trained, pattern), engine=engine)
+
+    def seconds(text: str) -> float:
+        column, taken = pa.array([text]), []
+        for _ in range(3):
+            began = time.process_time()
+            _, ids = encoder.encode(column)
+            taken.append(time.process_time() - began)
+        assert encoder.decode(ids) == text.encode()
+        return min(taken)
+
+    for thing in ONE_THING:
+        few = 20_000 // len(thing.encode())
+        assert seconds(thing * few * LINEAR) < GROWTH * seconds(thing * few), repr(thing[-5:])
+
+
+@pytest.mark.parametrize("pattern", ["ours", *FOREIGN])
+def test_more_spaces_than_a_regular_expression_can_step_back_over_are_encoded_by_tokenizers(
+    trained: str, pattern: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = "a" + " " * 1_100_000 + "b"
+    given_file = with_pattern(trained, pattern)
+    fast = Encoder(given_file, engine="tiktoken")
+    assert fast._fast is not None
+    assert (fast._fast.encode([text])[0] is None) == (pattern != "ours")
+    _, ids = fast.encode(pa.array([text, "word"]))
+    np.testing.assert_array_equal(ids, Encoder(given_file).encode(pa.array([text, "word"]))[1])
+    assert capfd.readouterr().err == ""  # no panic of the library on the terminal
+
+
+def test_text_that_spells_the_engine_s_own_special_token_is_text(trained: str) -> None:
+    texts = [NO_TOKEN, f"a{NO_TOKEN}b" * 3, NO_TOKEN[:-1], NO_TOKEN[1:] + "\u6c49" + NO_TOKEN]
     fast = Encoder(trained, engine="tiktoken")
-    _, ids = fast.encode(pa.array([text]))
-    assert fast.decode(ids) == text.encode()
+    assert fast._fast is not None
+    assert all(ids is not None for ids in fast._fast.encode(texts))
+    np.testing.assert_array_equal(fast.encode(pa.array(texts))[1], Encoder(trained).encode(pa.array(texts))[1])
 
 
 def gpt2_like(vocabulary: int, **level: bool) -> Tokenizer:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
+import numpy as np
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from stages.commands import app
+from stages import code_points, reading, text_buffers, token_usage
+from stages.scripts import UNSPACED_SCRIPTS
 from stages.token_usage import Usage
 from stages.tokenizer import Encoder, TokenizerOptions, train_tokenizer
 from tests.pipeline.crawl import article
@@ -49,34 +49,29 @@ def test_a_group_is_the_sum_of_its_texts(tokenizer: str) -> None:
     assert usage.used(usage.groups) >= max(row["vocabulary_used"] * encoder.vocabulary for row in rows.values())
 
 
-def test_the_command_compares_tokenizers_on_the_same_texts(tokenizer: str, tmp_path: Path) -> None:
-    (tmp_path / "small.json").write_text(tokenizer)
-    (tmp_path / "large.json").write_text(train_tokenizer(ENGLISH, TokenizerOptions(vocabulary=1500)))
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in [*ENGLISH, *CHINESE]))
-    files = [str(tmp_path / "small.json"), str(tmp_path / "large.json"), "--texts", str(tmp_path / "texts.jsonl")]
-    result = CliRunner().invoke(app, ["tokenizer", "report", *files, "--json"])
-    assert result.exit_code == 0, result.output
-    small, large = json.loads(result.stdout)
-    assert (small["vocabulary"], large["vocabulary"]) == (704, 832)
-    assert small["total"]["bytes"] == large["total"]["bytes"] == sum(len(text.encode()) for text in [*ENGLISH, *CHINESE])
-    assert large["total"]["tokens"] < small["total"]["tokens"]
-    assert {(row["language"], row["unspaced"]) for row in small["rows"]} == {("en", False), ("zh", True)}
-    shown = CliRunner().invoke(app, ["tokenizer", "report", *files])
-    assert shown.exit_code == 0
-    assert "704" in shown.output and "en" in shown.output
-
-
-@pytest.mark.parametrize(
-    "content, complaint",
-    [("{}", "not a tokenizer.json"), (None, "cannot be read"), ('{"model": {"type": "WordLevel"}}', "tokenizer")],
-)
-def test_what_is_no_tokenizer_is_an_error_with_its_name(tmp_path: Path, content: str | None, complaint: str) -> None:
-    if content is not None:
-        (tmp_path / "tokenizer.json").write_text(content)
-    (tmp_path / "texts.jsonl").write_text('{"text": "a"}\n')
-    result = CliRunner().invoke(
-        app, ["tokenizer", "report", str(tmp_path / "tokenizer.json"), "--texts", str(tmp_path / "texts.jsonl")]
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.text(max_size=30),
+            st.lists(st.sampled_from(["a ", "\u6c49", " \n", "\u0e01", "\U0001f642", "\u00e9"])).map("".join),
+        )
     )
-    assert result.exit_code == 1
-    assert complaint in result.output
-    assert "tokenizer.json" in result.output
+)
+def test_words_and_characters_are_counted_whatever_the_window_cuts(tokenizer: str, texts: list[str]) -> None:
+    """Windows of a few bytes, against Python's own idea of a word; and the same for every window."""
+    encoder = Encoder(tokenizer)
+    column = pa.array(texts, pa.large_string())
+    found = []
+    for window in (5, 7, 1 << 14):
+        words, characters = np.zeros(len(texts), np.int64), np.zeros(len(texts), np.int64)
+        of_script = np.zeros((len(texts), 1 + len(UNSPACED_SCRIPTS)), np.int64)
+        data, places = text_buffers.of(column)
+        token_usage._count(data, places, code_points.classes(), window, words, characters, of_script)
+        assert words.tolist() == [len(text.split()) for text in texts]
+        assert characters.tolist() == [len("".join(text.split())) for text in texts]
+        found.append(of_script.tolist())
+    assert found[0] == found[1] == found[2] == reading.of(column).scripts.tolist()
+    usage = Usage(encoder.vocabulary)
+    usage.count(["x"] * len(texts), column, *encoder.encode(column))
+    assert sum(row["bytes"] for row in usage.rows()) == sum(len(text.encode()) for text in texts)
