@@ -43,6 +43,9 @@ def run(
             help="what parts of a step or stage take, NAME:cpus=2,memory=4GiB,gpus=1; once for each name", metavar="NAME:…"
         ),
     ] = None,
+    changed_inputs: Annotated[
+        bool, typer.Option("--changed-inputs", help="input files that changed since the last run are meant to")
+    ] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="log on standard error as JSON lines, for machines")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="say nothing but errors and the result")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="show the traces of failing parts")] = False,
@@ -70,7 +73,7 @@ def run(
         loaded = Recipe.load(recipe)
         folder = Folder(corpus)
         started = make_executor(executor, address, workers)
-        result = run_recipe(loaded, folder, started, progress, part_mib << 20, needs, log_json)
+        result = run_recipe(loaded, folder, started, progress, part_mib << 20, needs, log_json, changed_inputs)
     except (RecipeError, ResourceError) as error:
         typer.echo(visible(f"error: {error}"), err=True)
         raise typer.Exit(2) from None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from manifests.manifest import MANIFEST, Manifest, ManifestError
 from manifests.storage import Folder
 from manifests.verify import listed_files
-from pipeline import lock, receipts, standing
+from pipeline import known_inputs, lock, receipts, standing
 from pipeline.execution import Executor
 from pipeline.finish import finish, plan_digest
 from pipeline.inputs import PART_BYTES, InputError, source_folder
@@ -78,17 +78,19 @@ def run(
     part_bytes: int = PART_BYTES,
     needs: Mapping[str, str] | None = None,
     echo: bool = False,
+    changes_meant: bool = False,
 ) -> Result:
     """Builds the corpus and returns its manifest. RunFailed when a part cannot be done; starting again goes on from there.
 
     `needs` says otherwise what parts take, by step or stage (see `pipeline.resources`); `echo` writes the log of the run to
-    standard error too. Neither changes the corpus.
+    standard error too. Neither changes the corpus. `changes_meant`: input files may differ from what the last run saw.
     """
     started = time.time()
     check_apart(recipe, corpus)
     with lock.exclusive(corpus) as held:
         plan = make_plan(recipe, part_bytes)
         plan.declare(needs or {})
+        known_inputs.check(corpus, plan, changes_meant)
         if (manifest := _finished_before(corpus, recipe, standing.same(corpus, plan))) is not None:
             return Result(manifest, dict.fromkeys((step.name for step in plan.steps), 0))
         known = _known(plan, corpus)

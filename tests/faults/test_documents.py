@@ -12,6 +12,7 @@ import pytest
 
 from manifests.manifest import Manifest
 from pipeline.execution import InlineExecutor, Outcome
+from pipeline.inputs import InputError
 from pipeline.work import Work
 from stages import registry
 from stages.stage import Filter
@@ -127,13 +128,19 @@ class Stopped(InlineExecutor):
                 raise KeyboardInterrupt
 
 
-def test_an_input_that_changed_between_two_runs_is_read_again_alone(faults: Faults, tmp_path: Path) -> None:
+def test_an_input_that_changed_between_two_runs_is_refused_by_name_and_read_again_alone_when_meant(
+    faults: Faults, tmp_path: Path
+) -> None:
     """One that changes during a run is refused by name: tests/pipeline/test_inputs.py."""
     recipe = ordering_recipe(tmp_path / "recipe", {})
     with pytest.raises(KeyboardInterrupt):
         build(recipe, tmp_path / "corpus", executor=Stopped())
     changing = tmp_path / "recipe" / "a" / "a.jsonl"
     changing.write_bytes(changing.read_bytes() + b'{"text": "one more"}\n')
+    with pytest.raises(
+        InputError, match=r"1 input file has changed since the last run .*\n  .*/recipe/a/a\.jsonl \([\d,]+ bytes, now [\d,]+\)"
+    ):
+        build(recipe, tmp_path / "corpus", changes_meant=False)
     again = build(recipe, tmp_path / "corpus")
     assert [again.ran[f"{name}.1.obey"] for name in "abc"] == [1, 0, 1], "a is read again, b was done, c had not begun"
     assert again.manifest.digest == build(recipe, tmp_path / "fresh").manifest.digest

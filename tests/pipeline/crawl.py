@@ -155,9 +155,16 @@ def recipe() -> dict[str, Any]:
     }
 
 
-def build(recipe: Recipe, corpus: Path | str, part_bytes: int = 1 << 27, executor: Executor | None = None) -> Result:
-    """Runs a recipe, in this process unless an executor is given."""
-    return run(recipe, Folder(corpus), executor or InlineExecutor(), Progress(quiet=True), part_bytes)
+def build(
+    recipe: Recipe,
+    corpus: Path | str,
+    part_bytes: int = 1 << 27,
+    executor: Executor | None = None,
+    changes_meant: bool = True,
+) -> Result:
+    """Runs a recipe, in this process unless an executor is given. Tests write their input anew as they like."""
+    executor = executor or InlineExecutor()
+    return run(recipe, Folder(corpus), executor, Progress(quiet=True), part_bytes, changes_meant=changes_meant)
 
 
 def small_recipe(stages: list[Any], corpus_wide: list[Any] | None = None, **more: Any) -> dict[str, Any]:

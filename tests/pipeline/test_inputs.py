@@ -120,7 +120,7 @@ def test_an_input_that_changes_between_planning_and_reading_is_refused_by_name(
         RunFailed, match=r"InputError: .*/docs/b\.jsonl has changed since the run was planned; start the run again"
     ):
         build(recipe, tmp_path / "corpus", 100, ChangesFirst())
-    receipts = list((tmp_path / "corpus" / "receipts").rglob("*.json"))
+    receipts = list((tmp_path / "corpus" / "receipts").glob("*/*.json"))
     assert len(receipts) == 1
     again = build(recipe, tmp_path / "corpus", 100)
     assert again.ran["docs.1.read"] == 1, "a.jsonl was done; b.jsonl as it is now is new"
@@ -135,7 +135,7 @@ def test_an_input_that_changes_while_it_is_read_is_refused_by_name(tmp_path: Pat
     monkeypatch.setitem(readers.FORMATS, "jsonl", f"{__name__}:Changing")
     with pytest.raises(RunFailed, match=r"/docs/a\.jsonl has changed since the run was planned"):
         build(recipe, tmp_path / "corpus")
-    assert not list((tmp_path / "corpus" / "receipts").rglob("*.json"))
+    assert not list((tmp_path / "corpus" / "receipts").glob("*/*.json"))
 
 
 def test_an_input_that_has_gone_is_refused_by_name(tmp_path: Path) -> None:
@@ -175,3 +175,33 @@ def test_the_digest_of_a_file_is_the_same_however_its_reader_moves_about(data: b
             assert stream.seek(offset, whence) == plain.seek(offset, whence)
         assert stream.tell() == plain.tell()
     assert stream.finish() == (hashlib.sha256(data).hexdigest(), len(data))
+
+
+def test_a_file_that_changed_after_a_finished_run_is_refused_until_that_is_meant(tmp_path: Path) -> None:
+    recipe = write_small(tmp_path, {name: [{"text": article(name)}] for name in ("a.jsonl", "b.jsonl")}, small_recipe([]))
+    corpus = tmp_path / "corpus"
+    first = build(recipe, corpus, changes_meant=False).manifest
+    os.utime(tmp_path / "docs" / "b.jsonl", ns=(1, 1))
+    with pytest.raises(InputError, match=r"/docs/b\.jsonl \(of the same size, [\d,]+ bytes, but written anew\)"):
+        build(recipe, corpus, changes_meant=False)
+    assert build(recipe, corpus).manifest.digest == first.digest
+    assert not any(build(recipe, corpus, changes_meant=False).ran.values()), "what was meant is what is known"
+
+
+def test_files_that_are_new_or_gone_need_no_word(tmp_path: Path) -> None:
+    files = {name: [{"text": article(name)}] for name in ("a.jsonl", "b.jsonl")}
+    recipe = write_small(tmp_path, files, small_recipe([]))
+    build(recipe, tmp_path / "corpus")
+    (tmp_path / "docs" / "a.jsonl").rename(tmp_path / "docs" / "c.jsonl")
+    again = build(recipe, tmp_path / "corpus", changes_meant=False).manifest
+    assert [one.path for one in again.content.components["docs"].inputs] == ["b.jsonl", "c.jsonl"]
+
+
+def test_many_changed_files_are_counted(tmp_path: Path) -> None:
+    files = {f"{number}.jsonl": [{"text": article(str(number))}] for number in range(7)}
+    recipe = write_small(tmp_path, files, small_recipe([]))
+    build(recipe, tmp_path / "corpus")
+    for name in files:
+        change(tmp_path / "docs" / name)
+    with pytest.raises(InputError, match=r"(?s)7 input files .*4\.jsonl .*and 2 more\nif that is meant, .*--changed-inputs"):
+        build(recipe, tmp_path / "corpus", changes_meant=False)
