@@ -1,31 +1,48 @@
 """Checkpoints that are complete, and count only once they are durable.
 
-A checkpoint is a folder `checkpoints/step-00000200` with `model.safetensors`, `optimiser.pt` (read back as plain tensors
-only), `state.json` and, written last, `complete.json` with every file's size and SHA-256. All of it is written into a
-temporary folder, synced, and then renamed; a save that is killed at any moment leaves the one before in place, and
-`latest` passes over whatever is incomplete or damaged.
+A checkpoint is a folder `checkpoints/step-00000200`. Every rank writes what it holds as safetensors, shared out where several
+hold the same (`model-00002-of-00004.safetensors`, `optimiser-…`; a lone rank `model.safetensors`); `index.json` says which rows
+of which tensor lie in which file, `state.json` has everything else. All of it is copied to the host first and written in the
+background, into a temporary folder. When every rank's files are synced, the first rank writes `complete.json` with each
+file's size and SHA-256, and renames the folder. A save that is killed at any moment leaves the one before in place, and
+`newest` passes over whatever is incomplete or damaged.
+
+Any number of ranks, in any layout, reads what any other wrote. Nothing that is read is a pickle.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
-import pickle
+import re
 import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from pydantic import BaseModel, ConfigDict, Field
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
+from manifests.manifest import digest
 from manifests.storage import TEMPORARY_PREFIX, Folder, sha256_of, sync_directory
+from trainer.parallel import ALONE, Layout, local
+from trainer.ranks import Ranks
 
 CHECKPOINTS = "checkpoints"
 RECORD = "complete.json"
-WEIGHTS, OPTIMISER, STATE = "model.safetensors", "optimiser.pt", "state.json"
+STATE, INDEX = "state.json", "index.json"
+WEIGHTS, OPTIMISER = "model.safetensors", "optimiser.safetensors"
+FORMAT = 2
+"""1 had one file of weights and a pickle of the optimiser: its weights can be read, its optimiser cannot."""
+RANDOM = "random"
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+OPTIMISER_KEY = re.compile(r"(.+)\.([a-z_]+)")
 
 
 class CheckpointError(Exception):
@@ -52,34 +69,182 @@ class State(BaseModel):
     lineage: list[str]
 
 
-def save(run: Path, state: State, weights: dict[str, Tensor], optimiser: dict[str, Any]) -> Path:
-    """Writes the checkpoint of `state.step` and returns its folder, once it is safe on disk."""
-    folder = run / CHECKPOINTS / f"step-{state.step:08d}"
-    temporary = folder.with_name(TEMPORARY_PREFIX + folder.name)
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
-    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}, temporary / WEIGHTS)
-    torch.save({"optimiser": optimiser, "random": torch.get_rng_state()}, temporary / OPTIMISER)
-    (temporary / STATE).write_text(state.model_dump_json(indent=1) + "\n")
-    files = {}
-    for name in (WEIGHTS, OPTIMISER, STATE):
-        with open(temporary / name, "rb") as file:
-            sha256, size = sha256_of(file)
-            os.fsync(file.fileno())
-        files[name] = {"bytes": size, "sha256": sha256}
-    Folder(temporary.absolute()).write(RECORD, (json.dumps({"step": state.step, "files": files}, indent=1) + "\n").encode())
-    if folder.exists():
-        shutil.rmtree(folder)
-    os.replace(temporary, folder)
-    sync_directory(str(folder.parent))
-    return folder
+class Part(BaseModel):
+    """Rows `first` to `first + rows` of a tensor (of one without dimensions: 0 and 1)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    file: str
+    first: int = Field(ge=0)
+    rows: int = Field(ge=1)
+
+
+class Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    shape: list[int]
+    dtype: str
+    parts: list[Part]
+
+
+class Index(BaseModel):
+    """Where each tensor lies: `model` by parameter, `optimiser` by parameter and name of the state, `exp_avg` and so on."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    format: Literal[2]
+    model: dict[str, Entry]
+    optimiser: dict[str, Entry]
+
+
+class Saver:
+    """Saves a run's checkpoints, one at a time, while it goes on. All ranks call `begin` and `finish` together.
+
+    `shared`: whether all ranks see the run's folder; without that the first rank writes alone, which takes whole models.
+    """
+
+    def __init__(self, run: Path, ranks: Ranks, layout: Layout, keep: int | None = None, shared: bool = True) -> None:
+        self.run, self.ranks, self.layout, self.keep, self.shared = run, ranks, layout, keep, shared
+        self.failures: list[str] = []
+        """What went wrong with saves so far, the same on every rank."""
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._coming: Future[dict[str, Any]] | None = None
+        self._folder = run
+
+    def begin(self, state: State, model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> None:
+        """Copies everything to the host and starts writing. What trains on may change the tensors once this returns. The save
+        before it is finished first."""
+        self.finish()
+        self._folder = self.run / CHECKPOINTS / f"step-{state.step:08d}"
+        temporary = self._folder.with_name(TEMPORARY_PREFIX + self._folder.name)
+        trouble = ""
+        if self.ranks.first:
+            try:
+                shutil.rmtree(temporary, ignore_errors=True)
+                temporary.mkdir(parents=True)
+            except OSError as error:
+                trouble = str(error)
+        self.ranks.barrier()
+        index, files = self._share_out({"model": _weights(model), "optimiser": _states(model, optimiser)})
+        if self.ranks.first:
+            _claim(index["optimiser"], files, "optimiser", self._name("optimiser", 0), RANDOM, torch.get_rng_state())
+        held = {
+            name: {key: tensor.detach().to("cpu", copy=True).contiguous() for key, tensor in tensors.items()}
+            for name, tensors in files.items()
+        }
+        texts = {}
+        if self.ranks.first:
+            texts = {STATE: state.model_dump_json(indent=1) + "\n", INDEX: _text({"format": FORMAT, **index})}
+
+        def write() -> dict[str, Any]:
+            if trouble:
+                raise OSError(trouble)
+            return _write(temporary, held, texts)
+
+        self._coming = self._pool.submit(write)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a save was begun and not finished; the same on every rank."""
+        return self._coming is not None
+
+    @property
+    def writing(self) -> bool:
+        """Whether this rank's part of it is still being written."""
+        return self._coming is not None and not self._coming.done()
+
+    def finish(self) -> bool:
+        """Waits for what is being written on all ranks, completes it, and deletes older checkpoints. False when it could not
+        be written: the reason is in `failures`, and the checkpoint before it stays the newest."""
+        if self._coming is None:
+            return True
+        coming, self._coming = self._coming, None
+        trouble, written = "", dict[str, Any]()
+        try:
+            written = coming.result()
+        except Exception as error:  # whatever kept the thread from writing, the run must hear of it
+            trouble = f"{type(error).__name__}: {error}"
+        said = self.ranks.texts(_text({"trouble": trouble, "written": written}))
+        answers = [json.loads(one) for one in said]
+        troubles = [f"rank {rank}: {one['trouble']}" for rank, one in enumerate(answers) if one["trouble"]]
+        if not troubles:
+            trouble = ""
+            if self.ranks.first:
+                try:
+                    self._complete({name: facts for one in answers for name, facts in one["written"].items()})
+                except OSError as error:
+                    trouble = f"{type(error).__name__}: {error}"
+            troubles = [one for one in self.ranks.texts(trouble) if one]
+        if troubles:
+            self.failures.append(f"{self._folder.name} was not saved: {'; '.join(troubles)}")
+        return not troubles
+
+    def _complete(self, files: dict[str, Any]) -> None:
+        temporary = self._folder.with_name(TEMPORARY_PREFIX + self._folder.name)
+        step = int(self._folder.name.removeprefix("step-"))
+        Folder(str(temporary.absolute())).write(RECORD, _text({"format": FORMAT, "step": step, "files": files}).encode())
+        if self._folder.exists():
+            shutil.rmtree(self._folder)
+        os.replace(temporary, self._folder)
+        sync_directory(str(self._folder.parent))
+        if self.keep is not None:
+            keep_newest(self.run, self.keep)
+
+    def _share_out(self, kinds: dict[str, dict[str, Tensor]]) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Tensor]]]:
+        """(index of all that is written, tensors that this rank writes by file). Every rank gives the same index: of those that
+        hold a part, the one with the fewest bytes so far writes it."""
+        load = [0] * self.layout.world
+        index: dict[str, dict[str, Any]] = {kind: {} for kind in kinds}
+        mine: dict[str, dict[str, Tensor]] = {}
+        for kind, tensors in kinds.items():
+            for name, tensor in tensors.items():
+                parts = []
+                for shard in range(self.layout.shards if tensor.ndim else 1):
+                    first, rows = self.layout.rows(len(tensor), shard) if tensor.ndim else (0, 1)
+                    holders = self.layout.holders(shard) if tensor.ndim else list(range(self.layout.world))
+                    writer = min(holders, key=lambda rank: (load[rank], rank)) if self.shared else 0
+                    if not rows:
+                        continue
+                    load[writer] += rows * (math.prod(tensor.shape[1:]) if tensor.ndim else 1) * tensor.element_size()
+                    file = self._name(kind, writer)
+                    parts.append({"file": file, "first": first, "rows": rows})
+                    if writer == self.ranks.rank:
+                        mine.setdefault(file, {})[name] = local(tensor)
+                index[kind][name] = {"shape": list(tensor.shape), "dtype": _dtype_name(tensor.dtype), "parts": parts}
+        return index, mine
+
+    def _name(self, kind: str, rank: int) -> str:
+        whole = self.layout.world == 1 or not self.shared
+        return f"{kind}.safetensors" if whole else f"{kind}-{rank + 1:05d}-of-{self.layout.world:05d}.safetensors"
+
+
+def save(run: Path, state: State, model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> Path:
+    """Writes the checkpoint of a lone process and returns its folder, once it is safe on disk; CheckpointError when it cannot."""
+    saver = Saver(run, Ranks(0, 1, 0, torch.device("cpu")), ALONE)
+    saver.begin(state, model, optimiser)
+    if not saver.finish():
+        raise CheckpointError("; ".join(saver.failures))
+    return run / CHECKPOINTS / f"step-{state.step:08d}"
+
+
+def newest(run: Path, ranks: Ranks | None = None) -> tuple[Path | None, dict[str, str]]:
+    """(the newest checkpoint of a run that is complete and undamaged, or None; what is wrong with each that is newer).
+
+    Ranks that see the same folder look at a share of the files each. CheckpointError for one of an unknown format.
+    """
+    passed_over: dict[str, str] = {}
+    together = _together(ranks, [folder.name for folder in _newest_first(run)])
+    for folder in _newest_first(run):
+        wrong = fault(folder, together)
+        if wrong is None:
+            return folder, passed_over
+        passed_over[folder.name] = wrong
+    return None, passed_over
 
 
 def latest(run: Path) -> Path | None:
     """The newest checkpoint of a run that is complete and undamaged, or None."""
-    if not (run / CHECKPOINTS).is_dir():
-        return None
-    return next((folder for folder in _newest_first(run) if not fault(folder)), None)
+    return newest(run)[0]
 
 
 def keep_newest(run: Path, count: int) -> None:
@@ -91,41 +256,32 @@ def keep_newest(run: Path, count: int) -> None:
         shutil.rmtree(folder)
 
 
-def fault(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, or None: the completion record is there and every file has its digest."""
-    try:
-        files = json.loads((folder / RECORD).read_text())["files"]
-        for name in (WEIGHTS, OPTIMISER, STATE):
-            with open(folder / name, "rb") as file:
-                sha256, size = sha256_of(file)
-            if size != files[name]["bytes"] or sha256 != files[name]["sha256"]:
-                return f"{folder}/{name} is not what the completion record says"
-    except FileNotFoundError as error:
-        return f"{error.filename} is not there: the save was not completed"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{folder}: unreadable: {error}"
-    return None
-
-
-def damaged(run: Path) -> list[Path]:
-    """Checkpoints newer than `latest` that it passed over."""
-    best = latest(run)
-    return [folder for folder in _newest_first(run) if best is None or folder.name > best.name]
+def fault(folder: Path, ranks: Ranks | None = None) -> str | None:
+    """What is wrong with a checkpoint, or None: the completion record is there and every file has its digest. With `ranks`, each
+    looks at a share of the files, and all give the same answer. CheckpointError for a format that is unknown here."""
+    wrong = _fault(folder, *((ranks.rank, ranks.world) if ranks else (0, 1)))
+    if ranks:
+        wrong = next((one for one in ranks.texts(wrong) if one), "")
+    if wrong.startswith(UNKNOWN_FORMAT):
+        raise CheckpointError(f"{folder}: {wrong}")
+    return wrong or None
 
 
 def identity(folder: Path) -> str:
-    """The SHA-256 of a complete checkpoint's weights."""
-    return str(json.loads((folder / RECORD).read_text())["files"][WEIGHTS]["sha256"])
+    """The SHA-256 of a complete checkpoint's weights: of their file, or of the list of their files and digests."""
+    files = json.loads((folder / RECORD).read_text())["files"]
+    weights = {name: str(facts["sha256"]) for name, facts in files.items() if name.startswith("model")}
+    return next(iter(weights.values())) if len(weights) == 1 else digest(weights)
 
 
-def resolve(path: Path) -> Path:
+def resolve(path: Path, ranks: Ranks | None = None) -> Path:
     """The checkpoint that a person means by a checkpoint's folder or a run's; CheckpointError when there is none."""
-    if (path / RECORD).exists() or (path / WEIGHTS).exists():
-        wrong = fault(path)
+    if (path / RECORD).exists() or (path / STATE).exists():
+        wrong = fault(path, _together(ranks, [str((path / RECORD).exists())]))
         if wrong:
             raise CheckpointError(wrong)
         return path
-    found = latest(path)
+    found, _ = newest(path, ranks)
     if found is None:
         raise CheckpointError(f"{path}: neither a checkpoint nor a run with a complete one")
     return found
@@ -134,27 +290,218 @@ def resolve(path: Path) -> Path:
 def load_state(folder: Path) -> State:
     try:
         return State.model_validate_json((folder / STATE).read_text())
-    except (OSError, ValidationError) as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / STATE}: {error}") from None
 
 
-def load_weights(folder: Path, model: torch.nn.Module) -> None:
-    """Fills `model`; CheckpointError names what is missing or has another shape."""
-    try:
-        model.load_state_dict(load_file(folder / WEIGHTS))
-    except (RuntimeError, SafetensorError, OSError) as error:
-        raise CheckpointError(f"{folder / WEIGHTS}: {error}") from None
+def load_weights(folder: Path, model: torch.nn.Module, layout: Layout = ALONE) -> None:
+    """Fills `model`, or this rank's shards of it; CheckpointError names what is missing or has another shape."""
+    wanted = _weights(model)
+    with _opened(folder) as held:
+        _same_names(folder, set(wanted), set(held.index.model))
+        for name, tensor in wanted.items():
+            held.fill(name, held.index.model[name], tensor, layout)
 
 
-def load_optimiser(folder: Path, optimiser: torch.optim.Optimizer) -> None:
-    """Fills the optimiser and torch's random state."""
+def load_optimiser(folder: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, layout: Layout = ALONE) -> None:
+    """Fills the optimiser's state, or this rank's shards of it, and torch's random state. Rates and decay are the run's own."""
+    with _opened(folder) as held:
+        index = held.index.optimiser
+        if RANDOM not in index:
+            raise CheckpointError(
+                f"{folder}: saved by an earlier version, whose optimiser is a pickle that is not read any more; it can be scored "
+                "by corpusmill evaluate, but not trained on"
+            )
+        steps_on_device = {
+            id(parameter): bool(group.get("fused") or group.get("capturable"))
+            for group in optimiser.param_groups
+            for parameter in group["params"]
+        }
+        parameters = _weights(model)
+        random = torch.empty(index[RANDOM].shape, dtype=torch.uint8)
+        held.fill(RANDOM, index[RANDOM], random, ALONE)
+        optimiser.state.clear()
+        for name, entry in index.items():
+            found = OPTIMISER_KEY.fullmatch(name)
+            if name == RANDOM:
+                continue
+            if found is None or found[1] not in parameters:
+                raise CheckpointError(f"{folder / INDEX}: {name} belongs to no parameter of this model")
+            parameter = parameters[found[1]]
+            if entry.shape == list(parameter.shape):
+                state = torch.zeros_like(parameter, dtype=held.dtype(name, entry), requires_grad=False)
+            elif not entry.shape:
+                place = parameter.device if steps_on_device[id(parameter)] else "cpu"
+                state = torch.zeros((), dtype=held.dtype(name, entry), device=place)
+            else:
+                raise CheckpointError(f"{folder / INDEX}: {name} has shape {entry.shape}, its parameter {list(parameter.shape)}")
+            held.fill(name, entry, state, layout)
+            optimiser.state[parameter][found[2]] = state
+        try:
+            torch.set_rng_state(random)
+        except RuntimeError as error:
+            raise CheckpointError(f"{folder}: {error}") from None
+
+
+UNKNOWN_FORMAT = "saved in format "
+
+
+def _fault(folder: Path, share: int, shares: int) -> str:
     try:
-        held = torch.load(folder / OPTIMISER, map_location="cpu", weights_only=True)
-        optimiser.load_state_dict(held["optimiser"])
-        torch.set_rng_state(held["random"])
-    except (RuntimeError, ValueError, KeyError, OSError, pickle.UnpicklingError) as error:
-        raise CheckpointError(f"{folder / OPTIMISER}: {error}") from None
+        record = json.loads((folder / RECORD).read_text())
+        if record.get("format", 1) not in (1, FORMAT):
+            return f"{UNKNOWN_FORMAT}{record['format']}, which this version does not know (it reads 1 and {FORMAT})"
+        files = record["files"]
+        needed = (STATE, WEIGHTS) if record.get("format", 1) == 1 else (STATE, INDEX)
+        missing = [name for name in needed if name not in files]
+        if missing or not all(FILE_NAME.fullmatch(name) for name in files):
+            return f"{folder / RECORD} is not that of a checkpoint"
+        for name in sorted(files)[share::shares]:
+            with open(folder / name, "rb") as file:
+                sha256, size = sha256_of(file)
+            if size != files[name]["bytes"] or sha256 != files[name]["sha256"]:
+                return f"{folder}/{name} is not what the completion record says"
+    except FileNotFoundError as error:
+        return f"{error.filename} is not there: the save was not completed"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{folder}: unreadable: {error}"
+    return ""
+
+
+class _Held:
+    """The tensors of a checkpoint, read where they lie."""
+
+    def __init__(self, folder: Path, open_file: Callable[[str], Any]) -> None:
+        self.folder, self._open = folder, open_file
+        path = folder / INDEX
+        try:
+            if path.exists():
+                self.index = Index.model_validate_json(path.read_text())
+            else:  # of format 1
+                file = open_file(WEIGHTS)
+                names = list(file.keys())
+                self.index = Index(format=FORMAT, model={name: _whole(file, name) for name in names}, optimiser={})
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: {error}") from None
+
+    def dtype(self, name: str, entry: Entry) -> torch.dtype:
+        found = getattr(torch, entry.dtype, None)
+        if not isinstance(found, torch.dtype):
+            raise CheckpointError(f"{self.folder / INDEX}: {name} is of {entry.dtype!r}, which is no type of tensors")
+        return found
+
+    def fill(self, name: str, entry: Entry, into: Tensor, layout: Layout) -> None:
+        """Copies this rank's rows of a tensor from the parts that hold them. CheckpointError unless shapes agree and the parts
+        make up the whole."""
+        where = f"{self.folder / INDEX}: {name}"
+        if entry.shape != list(into.shape):
+            raise CheckpointError(f"{where} has shape {entry.shape}, and this model needs {list(into.shape)}")
+        own, count = local(into), entry.shape[0] if entry.shape else 1
+        first, rows = layout.rows(count) if entry.shape else (0, 1)
+        at = 0
+        for part in sorted(entry.parts, key=lambda part: part.first):
+            if part.first != at or at + part.rows > count:
+                raise CheckpointError(f"{where}: its parts do not make up {count} rows")
+            at += part.rows
+            low, high = max(first, part.first), min(first + rows, part.first + part.rows)
+            if low < high:
+                self._copy(name, entry, part, own, (low, high), first)
+        if at != count:
+            raise CheckpointError(f"{where}: its parts make up {at} of {count} rows")
+
+    def _copy(self, name: str, entry: Entry, part: Part, own: Tensor, rows: tuple[int, int], first: int) -> None:
+        if not FILE_NAME.fullmatch(part.file):
+            raise CheckpointError(f"{self.folder / INDEX}: {part.file!r} is not the name of a file beside it")
+        source = self._open(part.file)
+        low, high = rows
+        with torch.no_grad():
+            if not entry.shape:
+                read = source.get_tensor(name)
+            else:
+                read = source.get_slice(name)[low - part.first : high - part.first]
+                own = own[low - first : high - first]
+            if read.shape != own.shape or read.dtype != self.dtype(name, entry):
+                raise CheckpointError(f"{self.folder / part.file}: {name} is not the tensor that the index says")
+            own.copy_(read)
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[_Held]:
+    files: dict[str, Any] = {}
+    with contextlib.ExitStack() as stack:
+
+        def open_file(name: str) -> Any:
+            if name not in files:
+                files[name] = stack.enter_context(safe_open(folder / name, "pt"))
+            return files[name]
+
+        try:
+            yield _Held(folder, open_file)
+        except (SafetensorError, OSError, RuntimeError, IndexError) as error:
+            raise CheckpointError(f"{folder}: {error}") from None
+
+
+def _whole(file: Any, name: str) -> Entry:
+    tensor = file.get_tensor(name)
+    shape = list(tensor.shape)
+    return Entry(shape=shape, dtype=_dtype_name(tensor.dtype), parts=[Part(file=WEIGHTS, first=0, rows=shape[0] if shape else 1)])
+
+
+def _weights(model: torch.nn.Module) -> dict[str, Tensor]:
+    return dict(model.named_parameters())
+
+
+def _states(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Tensors of an optimiser's state by parameter and name; each is as its parameter is, or a single number."""
+    return {
+        f"{name}.{key}": value
+        for name, parameter in model.named_parameters()
+        for key, value in sorted(optimiser.state.get(parameter, {}).items())
+        if isinstance(value, Tensor)
+    }
+
+
+def _claim(index: dict[str, Any], files: dict[str, dict[str, Tensor]], kind: str, file: str, name: str, tensor: Tensor) -> None:
+    files.setdefault(file, {})[name] = tensor
+    parts = [{"file": file, "first": 0, "rows": len(tensor)}]
+    index[name] = {"shape": list(tensor.shape), "dtype": _dtype_name(tensor.dtype), "parts": parts}
+
+
+def _write(folder: Path, files: dict[str, dict[str, Tensor]], texts: dict[str, str]) -> dict[str, Any]:
+    """Writes and syncs; gives the size and digest of each file."""
+    for name, tensors in files.items():
+        save_file(tensors, folder / name)
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    written = {}
+    for name in (*files, *texts):
+        with open(folder / name, "rb") as file:
+            sha256, size = sha256_of(file)
+            os.fsync(file.fileno())
+        written[name] = {"bytes": size, "sha256": sha256}
+    return written
+
+
+def _together(ranks: Ranks | None, seen: list[str]) -> Ranks | None:
+    """The ranks, when all of them see the same; else None, and each is on its own."""
+    return None if ranks is None or ranks.world == 1 or ranks.differing({"seen": digest(seen)}) else ranks
+
+
+def _same_names(folder: Path, wanted: set[str], there: set[str]) -> None:
+    if wanted != there:
+        missing, more = sorted(wanted - there), sorted(there - wanted)
+        raise CheckpointError(
+            f"{folder}: missing: {', '.join(missing) or 'none'}; not of this model: {', '.join(more) or 'none'}"
+        )
 
 
 def _newest_first(run: Path) -> list[Path]:
     return sorted((run / CHECKPOINTS).glob("step-*"), reverse=True)
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, indent=1) + "\n"

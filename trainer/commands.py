@@ -46,6 +46,23 @@ class Masking(StrEnum):
     sdpa = "sdpa"
 
 
+class Parallel(StrEnum):
+    ddp = "ddp"
+    fsdp = "fsdp"
+    hsdp = "hsdp"
+
+
+class Accumulate(StrEnum):
+    whole = "whole"
+    sharded = "sharded"
+
+
+class Recompute(StrEnum):
+    none = "none"
+    selective = "selective"
+    full = "full"
+
+
 class HeldOut(StrEnum):
     validation = "validation"
     test = "test"
@@ -110,6 +127,17 @@ def train(
     dtype: InPrecision = Precision.auto,
     compile: Compile = None,
     loss_chunk: LossChunk = 0,
+    parallel: Annotated[
+        Parallel, _option(MACHINE, "ddp: a whole model on every rank; fsdp: a shard of it; hsdp: shards within each replica.")
+    ] = Parallel.ddp,
+    replicas: Annotated[int | None, _option(MACHINE, "Of hsdp. Default: as many as machines, or the fewest possible.")] = None,
+    accumulate: Annotated[
+        Accumulate,
+        _option(MACHINE, "Of fsdp and hsdp: gather and reduce once a step, or block by block each micro-batch (less memory)."),
+    ] = Accumulate.whole,
+    recompute: Annotated[
+        Recompute, _option(MACHINE, "Activations computed again in the backward pass: of no block, of every second, of all.")
+    ] = Recompute.none,
     resume: Annotated[bool, _option(MACHINE, "Go on from the newest complete checkpoint in RUN.")] = False,
     checkpoint_every: Annotated[int, _option(MACHINE, "Steps between checkpoints; 0: only at the end.")] = 0,
     keep: Annotated[int, _option(MACHINE, "Checkpoints kept.")] = 2,
@@ -141,6 +169,8 @@ def train(
     finally:
         if ranks is not None:
             ranks.leave()
+    if outcome.unsaved:
+        _end(FAILED, outcome.unsaved)
     if outcome.stopped_by:
         _end(SIGNALLED + outcome.stopped_by, f"stopped by signal {outcome.stopped_by} after step {outcome.steps}; saved")
     if outcome.exhausted:

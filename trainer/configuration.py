@@ -66,6 +66,10 @@ class TrainConfig(BaseModel):
     compile: bool | None = None
     clock: Literal["warm", "cold"] = "warm"
     loss_chunk: int = Field(default=0, ge=0)
+    parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"
+    replicas: int | None = Field(default=None, ge=1)
+    accumulate: Literal["whole", "sharded"] = "whole"
+    recompute: Literal["none", "selective", "full"] = "none"
     checkpoint_every: int = Field(default=0, ge=0)
     keep: int = Field(default=2, ge=1)
     log_every: int = Field(default=10, ge=1)
@@ -107,6 +111,14 @@ class TrainConfig(BaseModel):
                 f"batch_tokens {self.batch_tokens_a_step} is not a multiple of sequence_length {self.row_tokens}; "
                 f"the nearest is {near}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _ranks_fit(self) -> TrainConfig:
+        if self.replicas is not None and self.parallel != "hsdp":
+            raise ValueError(f"replicas are those of parallel hsdp, not {self.parallel}: leave them out, or use hsdp")
+        if self.accumulate == "sharded" and self.parallel == "ddp":
+            raise ValueError("accumulate sharded needs shards: use parallel fsdp or hsdp, or leave it out")
         return self
 
     @staticmethod
@@ -177,7 +189,7 @@ class TrainConfig(BaseModel):
 
 MAY_CHANGE = {
     "manifest", "out", "seconds", "tokens", "steps", "micro_batch", "max_epochs", "device", "dtype", "compile", "clock",
-    "loss_chunk", "checkpoint_every", "keep", "log_every", "evaluate", "cache",
+    "loss_chunk", "parallel", "replicas", "accumulate", "recompute", "checkpoint_every", "keep", "log_every", "evaluate", "cache",
 }  # fmt: skip
 """Options that a resumed run may be given anew: where, how long and how fast, not what is computed. (The corpus itself is
 compared by digest, wherever it lies. Where phases are shares of the budget, it decides what is computed.)"""

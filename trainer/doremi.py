@@ -89,7 +89,7 @@ def doremi(
         stopped_by = train(_part_of(config, reference), ranks, progress).stopped_by
         if stopped_by is not None:
             return Learned({}, {}, {}, stopped_by)
-    folder = checkpoint.resolve(reference)
+    folder = checkpoint.resolve(reference, ranks)
     progress.note("proxy, on equal shares of all components:")
     equal = [{"mixture": {name: 1 / len(names) for name in names}, "rows": None}]
     proxy = Proxy(_part_of(config, out / PROXY, phases=equal), ranks, progress, folder, step_size, smoothing)
@@ -178,11 +178,11 @@ class Proxy(Run):
         weights = self.weights * there
         each_token = (weights / weights.sum() / sums[1].clamp(min=1)).float()
         for n, micro_batch in enumerate(micro_batches):
-            with self._unsynchronised(n < len(micro_batches) - 1):
+            with self.spread.micro_batch(n, len(micro_batches)):
                 nats = nats if at_once else self._nats(self.forward, micro_batch)
                 loss = (nats.sum(dim=1) * each_token[micro_batch[3]]).sum()
                 (loss * self.ranks.world).backward()  # type: ignore[no-untyped-call]
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        norm = self.spread.clip(self.config.clip)
         self.clipped += norm > self.config.clip
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)

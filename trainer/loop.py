@@ -10,7 +10,6 @@ installed, loss.png.
 from __future__ import annotations
 
 import contextlib
-import copy
 import gc
 import hashlib
 import json
@@ -23,12 +22,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from manifests.manifest import digest
 from manifests.storage import Folder, is_remote
@@ -40,8 +38,9 @@ from trainer.flops import causal_flops_per_token, mfu, palm_flops_per_token
 from trainer.ledger import Ledger
 from trainer.loader import Batch, Budget, Loader, LoaderError, Phase
 from trainer.metrics import DivergedError, Metrics, Readings, check_step
-from trainer.model import GPT, document_mask
+from trainer.model import document_mask
 from trainer.optimisation import WarmupCosine, build_adamw, set_rate
+from trainer.parallel import Layout, Spread, local
 from trainer.picture import draw
 from trainer.progress import RunProgress
 from trainer.ranks import Ranks, RanksError
@@ -68,6 +67,8 @@ class Outcome:
     score: Score | None
     stopped_by: int | None
     exhausted: str | None = None
+    unsaved: str | None = None
+    """Which checkpoints could not be written, and why."""
 
     def line(self) -> str:
         bpb = "none" if self.score is None else f"{self.score.val_bpb:.4f}"
@@ -102,7 +103,8 @@ class Run:
         self.compiled = self.device.type == "cuda" if config.compile is None else config.compile
         self.micro_rows, self.micro_count = config.micro_batches(ranks.world)
         self.folder = _run_folder(config.out)
-        found = checkpoint.latest(self.folder) if resume else None
+        self.layout = self._lay_out()
+        found, passed_over = checkpoint.newest(self.folder, ranks) if resume else (None, {})
         state = None if found is None else checkpoint.load_state(found)
         if not resume and self.folder.exists() and any(self.folder.iterdir()):
             raise ConfigurationError(f"--out {config.out} is not empty; add --resume to go on there, or name another folder")
@@ -113,8 +115,11 @@ class Run:
         self.loader = self._open_loader()
         self.keys = self.loader.mean_visible_keys if config.attention == "masked" else (config.row_tokens + 1) / 2
         self.architecture = config.architecture(self.corpus.tokenizer.vocabulary)
-        self.model = GPT(self.architecture, config.loss_chunk).to(self.device)
-        self.model.initialise(config.seed)
+        self.spread = Spread(
+            self.architecture, self.layout, self.device, self.dtype, config.seed,
+            config.loss_chunk, config.recompute, self.compiled, config.accumulate,
+        )  # fmt: skip
+        self.model = self.spread.model
         torch.manual_seed(config.seed)
         self.optimiser = build_adamw(self.model, config.peak_rate, config.weight_decay)
         self.schedule = WarmupCosine(config.peak_rate, config.warmup, config.final_rate)
@@ -123,16 +128,20 @@ class Run:
         self.lineage: list[str] = []
         if found is not None and state is not None:
             self._restore(found, state)
+        for name, wrong in passed_over.items():
+            progress.note(f"passed over {name}: {wrong}")
         self._refuse_other_ranks()
+        shared = ranks.share(self.folder)
+        if not shared and self.layout.sharded:
+            raise ConfigurationError(
+                f"--out {config.out}: ranks each write what they hold, and not all see this folder; name one that all machines "
+                "share, or use --parallel ddp"
+            )
+        self.saver = checkpoint.Saver(self.folder, ranks, self.layout, config.keep, shared)
         self.last_step = self._allowed_steps()
         self.clipped = torch.zeros((), device=self.device)
-        forward: nn.Module = self.model
-        self.parallel: DistributedDataParallel | None = None
-        if ranks.world > 1:
-            forward = self.parallel = DistributedDataParallel(
-                forward, device_ids=None if self.device.index is None else [self.device.index]
-            )
-        self.forward = cast(nn.Module, torch.compile(forward)) if self.compiled else forward
+        self.spread.start()
+        self.forward = self.spread.forward
         self._origin = self._last_look = self.began
         self.stopped_by: int | None = None
         self.exhausted: str | None = None
@@ -154,13 +163,23 @@ class Run:
         if self.config.evaluate and self.stopped_by is None:
             score = self._score()
         outcome = Outcome(
-            self.step, self.tokens, self._memory_gb(), self.spent_seconds, preparation, score, self.stopped_by, self.exhausted
-        )
+            self.step, self.tokens, self._memory_gb(), self.spent_seconds, preparation, score, self.stopped_by, self.exhausted,
+            "; ".join(self.saver.failures) or None,
+        )  # fmt: skip
         if self.ranks.first and self.stopped_by is None:
             self._write_result(outcome)
         return outcome
 
     # preparation
+
+    def _lay_out(self) -> Layout:
+        asked = f"{self.config.parallel} {self.config.replicas}"
+        if self.ranks.differing({"layout": digest(asked)}):
+            raise RanksError(
+                f"rank {self.ranks.rank} has --parallel {self.config.parallel} and --replicas {self.config.replicas}, another "
+                "rank has others; start all of them with the same command"
+            )
+        return Layout.of(self.config.parallel, self.config.replicas, self.ranks)
 
     def _open_loader(self) -> Loader:
         """The first rank of each machine checks the shards; the others read them once it has."""
@@ -187,13 +206,11 @@ class Run:
 
     def _restore(self, found: Path, state: checkpoint.State) -> None:
         self._refuse_another_run(found, state)
-        checkpoint.load_weights(found, self.model)
-        checkpoint.load_optimiser(found, self.optimiser)
+        checkpoint.load_weights(found, self.model, self.layout)
+        checkpoint.load_optimiser(found, self.model, self.optimiser, self.layout)
         self.step, self.position, self.tokens = state.step, state.position, state.tokens
         self.spent_seconds, self.clipped_before = state.spent_seconds, state.clipped_steps
         self.lineage = [*state.lineage, f"{found.name} {checkpoint.identity(found)}"]
-        for folder in checkpoint.damaged(self.folder):
-            self.progress.note(f"passed over {folder}: {checkpoint.fault(folder)}")
         self.progress.note(f"resuming {self.folder} after step {state.step}, position {state.position:,}")
 
     def _refuse_another_run(self, found: Path, state: checkpoint.State) -> None:
@@ -260,8 +277,13 @@ class Run:
         )
         say(
             f"device: {self._device_name()} x {self.ranks.world}, {self.dtype}, "
-            f"{'compiled' if self.compiled else 'not compiled'}, attention {config.attention}"
+            f"{'compiled' if self.compiled else 'not compiled'}, attention {config.attention}, recompute {config.recompute}"
         )
+        say(f"layout: {self.layout.describe(a.parameters())}")
+        if self.layout.sharded:
+            once = config.accumulate == "whole" and self.micro_count > 1
+            often = "once a step" if once else "block by block in every micro-batch"
+            say(f"parameters are gathered and gradients reduced {often}")
         say(
             f"batch: {config.batch_tokens_a_step:,} tokens = {self.ranks.world} ranks x {self.micro_count} micro-batches x "
             f"{self.micro_rows} rows x {config.row_tokens}"
@@ -291,6 +313,8 @@ class Run:
                     "parameters": self.architecture.parameters(),
                     "code_sha256": code_sha256(),
                     "ranks": self.ranks.world,
+                    "replicas": self.layout.replicas,
+                    "shards": self.layout.shards,
                     "device": self._device_name(),
                     "dtype": self.dtype,
                     "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
@@ -301,17 +325,22 @@ class Run:
 
     def _warm_up(self) -> None:
         """Compiles and allocates on real rows, then puts model, optimiser and random state back as they were."""
-        weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-        optimiser = copy.deepcopy(self.optimiser.state_dict())
+        weights = [local(parameter).detach().clone() for parameter in self.model.parameters()]
+        states = {owner: dict(state) for owner, state in self.optimiser.state.items()}
+        kept = {owner: {key: local(value).clone() for key, value in state.items()} for owner, state in states.items()}
         random = torch.get_rng_state()
         for _ in range(WARM_STEPS if self.compiled or self.device.type == "cuda" else 1):
             rows = self._rank_positions(self.position)
             self._update([self._to_device(micro) for micro in self._micro_batches(rows)], 1, 0.0)
         self._synchronise()
         with torch.no_grad():
-            for name, value in self.model.state_dict().items():
-                value.copy_(weights[name])
-        self.optimiser.load_state_dict(optimiser)
+            for parameter, value in zip(self.model.parameters(), weights, strict=True):
+                local(parameter).copy_(value)
+            self.optimiser.state.clear()
+            for owner, state in states.items():
+                for key, value in state.items():
+                    local(value).copy_(kept[owner][key])
+                self.optimiser.state[owner] = state
         torch.set_rng_state(random)
         self.clipped.zero_()
 
@@ -359,8 +388,10 @@ class Run:
                     self._save(readings, metrics, ledger)
         self._synchronise()
         self.spent_seconds = max(self.spent_seconds, time.perf_counter() - self._origin) if self.step else 0.0
+        self._finish_save()
         if self.saved_step != self.step:
             self._save(readings, metrics, ledger)
+            self._finish_save()
         if metrics and ledger:
             metrics.close()
             ledger.close()
@@ -370,20 +401,19 @@ class Run:
         set_rate(self.optimiser, rate)
         nats_by_component = torch.zeros(len(self.loader.components), device=self.device)
         for n, (tokens, targets, segments, components) in enumerate(micro_batches):
-            last = n == len(micro_batches) - 1
             mask = document_mask(segments) if self.config.attention == "masked" else None
-            with self._unsynchronised(not last):
+            with self.spread.micro_batch(n, len(micro_batches)):
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == "bfloat16"):
                     nats, squares = self.forward(tokens, mask, targets)
                 loss = nats.sum()
                 if self.config.z_loss:
                     loss = loss + self.config.z_loss * squares.sum()
-                # DistributedDataParallel averages over ranks; the count is already that of all of them
+                # gradients are averaged over ranks; the count is already that of all of them
                 (loss * (self.ranks.world / count)).backward()
             nats_by_component.index_add_(0, components, nats.detach().sum(dim=1))
         if self.ranks.world > 1:
             torch.distributed.all_reduce(nats_by_component)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        norm = self.spread.clip(self.config.clip)
         self.clipped += norm > self.config.clip
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
@@ -414,42 +444,51 @@ class Run:
             self.progress.step(row, spent)
 
     def _save(self, readings: Readings, metrics: Metrics | None, ledger: Ledger | None) -> None:
-        """A checkpoint of this moment, unless the model has diverged: a step's loss is that of the weights before its update,
-        so the weights are looked at too. The time this takes is not the budget's."""
+        """Begins a checkpoint of this moment, unless the model has diverged: a step's loss is that of the weights before its
+        update, so the weights are looked at too. The time this takes is not the budget's; what is written meanwhile is free."""
         paused = time.perf_counter()
         self._look(readings, metrics, all_of_them=True)
-        if not all(bool(torch.isfinite(weight).all()) for weight in self.model.parameters()):
+        if not self.spread.finite(self.ranks):
             raise DivergedError(f"step {self.step}: weights are no longer finite; nothing was saved of it")
-        if self.ranks.first and ledger:
+        if ledger:
             ledger.commit()
-            state = checkpoint.State(
-                step=self.step,
-                position=self.position,
-                tokens=self.tokens,
-                clipped_steps=self.clipped_before + int(self.clipped),
-                spent_seconds=paused - self._origin,
-                architecture=self.architecture.model_dump(),
-                config=self.config.model_dump(mode="json"),
-                loader_digest=self.loader.digest,
-                manifest_digest=self.corpus.manifest.digest,
-                tokenizer_sha256=self.corpus.tokenizer.sha256,
-                code_sha256=code_sha256(),
-                lineage=self.lineage,
-            )
-            checkpoint.save(self.folder, state, self.model.state_dict(), self.optimiser.state_dict())
-            checkpoint.keep_newest(self.folder, self.config.keep)
-        self.ranks.barrier()
+        self._finish_save()
+        state = checkpoint.State(
+            step=self.step,
+            position=self.position,
+            tokens=self.tokens,
+            clipped_steps=self.clipped_before + int(self.clipped),
+            spent_seconds=paused - self._origin,
+            architecture=self.architecture.model_dump(),
+            config=self.config.model_dump(mode="json"),
+            loader_digest=self.loader.digest,
+            manifest_digest=self.corpus.manifest.digest,
+            tokenizer_sha256=self.corpus.tokenizer.sha256,
+            code_sha256=code_sha256(),
+            lineage=self.lineage,
+        )
+        self.saver.begin(state, self.model, self.optimiser)
         gc.collect()
         self.saved_step = self.step
         self._origin += time.perf_counter() - paused
         self._last_look = time.perf_counter()
         readings.mark()
 
+    def _finish_save(self) -> None:
+        """Waits for the checkpoint that is being written. One that failed is told of, and the end of the run tries again."""
+        if not self.saver.finish():
+            self.saved_step = -1
+            self.progress.note(f"error: {self.saver.failures[-1]}")
+
     def _agree(self) -> tuple[float, int]:
-        """(share of the budget spent, signal to stop for) as all ranks see it: the clock is that of the slowest."""
+        """(share of the budget spent, signal to stop for) as all ranks see it: the clock is that of the slowest. A checkpoint
+        that all of them have written is completed here."""
         if self.config.seconds_budget is not None:
             self.spent_seconds = time.perf_counter() - self._origin
-        spent, stop = self.ranks.maximum([self._spent(), float(self.stopped_by or 0)])
+        facts = [self._spent(), float(self.stopped_by or 0), float(self.saver.writing)]
+        spent, stop, writing = self.ranks.maximum(facts)
+        if self.saver.pending and not writing:
+            self._finish_save()
         return spent, int(stop)
 
     def _spent(self) -> float:
@@ -496,7 +535,7 @@ class Run:
 
     def _score(self) -> Score:
         self.progress.note("scoring the validation split")
-        logits = model_logits(self.model.eval(), self.dtype)
+        logits = model_logits(self.spread.whole().eval(), self.dtype)
         return evaluate_bpb(logits, self.corpus, "validation", self.config.row_tokens, self.ranks, self.dtype)
 
     def _write_result(self, outcome: Outcome) -> None:
@@ -548,11 +587,6 @@ class Run:
     def _synchronise(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-
-    def _unsynchronised(self, wanted: bool) -> contextlib.AbstractContextManager[Any]:
-        if wanted and self.parallel is not None:
-            return cast(contextlib.AbstractContextManager[Any], self.parallel.no_sync())
-        return contextlib.nullcontext()
 
 
 class _Prefetcher:

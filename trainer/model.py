@@ -7,6 +7,7 @@ Attention is causal over the row, or causal within each document where a mask fr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -38,18 +39,19 @@ class GPT(nn.Module):
         self.norm = RMSNorm(architecture.width, eps=architecture.norm_epsilon)
         self.head = None if architecture.tied else nn.Linear(architecture.width, architecture.vocabulary, bias=False)
 
-    def initialise(self, seed: int) -> None:
-        """Draws all weights anew; the same seed gives the same weights on any device, since they are drawn on the CPU."""
+    def initialise(self, seed: int, place: Callable[[Tensor, Tensor], Any] = Tensor.copy_) -> None:
+        """Draws all weights anew; the same seed gives the same weights on any device, since they are drawn on the CPU, one
+        whole parameter at a time. `place(parameter, drawn)` puts them where they belong, or a rank's share of them."""
         generator = torch.Generator().manual_seed(seed)
         into_residual = INITIAL_DEVIATION / (2 * self.architecture.layers) ** 0.5
         with torch.no_grad():
             for name, parameter in self.named_parameters():
                 if parameter.ndim < 2:
-                    parameter.fill_(1.0)
+                    place(parameter, torch.ones(parameter.shape))
                     continue
                 deviation = into_residual if name.endswith(("output.weight", "down.weight")) else INITIAL_DEVIATION
                 drawn = torch.empty(parameter.shape, dtype=torch.float32).normal_(0.0, deviation, generator=generator)
-                parameter.copy_(drawn)
+                place(parameter, drawn)
 
     def forward(self, tokens: Tensor, mask: Mask | None = None, targets: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         stream = in_autocast(self.embedding(tokens))
@@ -89,6 +91,10 @@ class RMSNorm(nn.RMSNorm):
 
 
 class Block(nn.Module):
+    """`recompute`: keep nothing of the forward pass but the input, and compute the rest again in the backward pass."""
+
+    recompute = False
+
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(architecture.width, eps=architecture.norm_epsilon)
@@ -97,6 +103,12 @@ class Block(nn.Module):
         self.feed = SwiGLU(architecture)
 
     def forward(self, stream: Tensor, rotation: tuple[Tensor, Tensor], mask: Mask | None) -> Tensor:
+        if self.recompute and torch.is_grad_enabled():  # nothing here is random, so no random state has to be kept
+            again = checkpoint(self.compute, stream, rotation, mask, use_reentrant=False, preserve_rng_state=False)
+            return cast(Tensor, again)
+        return self.compute(stream, rotation, mask)
+
+    def compute(self, stream: Tensor, rotation: tuple[Tensor, Tensor], mask: Mask | None) -> Tensor:
         stream = stream + self.attention(self.attention_norm(stream), rotation, mask)
         return cast(Tensor, stream + self.feed(self.feed_norm(stream)))
 

@@ -6,14 +6,19 @@ gloo, so that no rank waits for its GPU to say them.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+
+from manifests.storage import TEMPORARY_PREFIX
 
 
 class RanksError(Exception):
@@ -26,6 +31,7 @@ class Ranks:
     world: int
     local_rank: int
     device: torch.device
+    machines: int = 1
 
     @staticmethod
     def join(device: str = "auto") -> Ranks:
@@ -42,7 +48,8 @@ class Ranks:
             torch.cuda.set_device(place)
         if world > 1 and not dist.is_initialized():
             dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
-        return Ranks(int(os.environ.get("RANK", "0")), world, local_rank, place)
+        machines = max(1, world // int(os.environ.get("LOCAL_WORLD_SIZE", str(world))))
+        return Ranks(int(os.environ.get("RANK", "0")), world, local_rank, place, machines)
 
     @property
     def first(self) -> bool:
@@ -56,6 +63,34 @@ class Ranks:
         dist.all_reduce(shared, op=dist.ReduceOp.MAX)
         found: list[float] = shared.tolist()
         return found
+
+    def texts(self, text: str) -> list[str]:
+        """What each rank says, by rank."""
+        if self.world == 1:
+            return [text]
+        said = text.encode()
+        (longest,) = self.maximum([float(len(said))])
+        padded = torch.zeros(int(longest), dtype=torch.uint8)
+        padded[: len(said)] = torch.frombuffer(bytearray(said), dtype=torch.uint8) if said else padded[:0]
+        gathered = [torch.empty_like(padded) for _ in range(self.world)]
+        dist.all_gather(gathered, padded)
+        return [bytes(one.tolist()).rstrip(b"\0").decode(errors="replace") for one in gathered]
+
+    def share(self, folder: Path) -> bool:
+        """Whether all ranks see the same `folder`, which the first makes where it is missing. All give the same answer."""
+        if self.world == 1:
+            return True
+        (nonce,) = self.maximum([float(time.time_ns() % 2**50) if self.first else 0.0])
+        seen = folder / f"{TEMPORARY_PREFIX}seen-{int(nonce)}"
+        with contextlib.suppress(OSError):
+            if self.first:
+                folder.mkdir(parents=True, exist_ok=True)
+                seen.touch()
+        self.barrier()
+        (missing,) = self.maximum([0.0 if seen.exists() else 1.0])
+        if self.first:
+            seen.unlink(missing_ok=True)
+        return not missing
 
     def differing(self, facts: dict[str, str]) -> list[str]:
         """Names of the facts, given as hex digests, that are not the same on all ranks. Every rank gives the same names."""

@@ -32,7 +32,7 @@ def score_checkpoint(
     CheckpointError when it is incomplete, was trained with another tokenizer, or was written by a version unknown here.
     """
     corpus = Corpus.open(manifest, cache)
-    folder = checkpoint.resolve(path)
+    folder = checkpoint.resolve(path, ranks)
     state = checkpoint.load_state(folder)
     if state.tokenizer_sha256 != corpus.tokenizer.sha256:
         raise checkpoint.CheckpointError(

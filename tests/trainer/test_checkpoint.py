@@ -1,17 +1,32 @@
-"""Checkpoints count only once they are whole: a save killed at any moment leaves the one before in place."""
+"""Checkpoints count only once they are whole, whoever wrote them and whoever reads them; and nothing in them is run."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
+import resource
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
+from tests.trainer.ranks_fixture import TINY, in_ranks
 from trainer import checkpoint
-from trainer.checkpoint import CheckpointError, State
+from trainer.checkpoint import CheckpointError, Saver, State
+from trainer.optimisation import build_adamw
+from trainer.parallel import ALONE, Layout, Spread, local
+from trainer.presets import PRESETS
+from trainer.ranks import Ranks
+
+CPU = torch.device("cpu")
+ONE = Ranks(0, 1, 0, CPU)
+ARCHITECTURE = PRESETS["tiny"].build(64, **TINY)
 
 
 def state_of(step: int) -> State:
@@ -21,8 +36,33 @@ def state_of(step: int) -> State:
     )  # fmt: skip
 
 
+class Two(torch.nn.Module):
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.full((3, 2), value))
+        self.gain = torch.nn.Parameter(torch.full((2,), value))
+
+
+def trained(value: float) -> tuple[Two, torch.optim.AdamW]:
+    """A model that has made a step, so that its optimiser has a state."""
+    model = Two(value)
+    optimiser = build_adamw(model, 1e-2, 0.1)
+    (model.weight.square().sum() + model.gain.sum()).backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+    return model, optimiser
+
+
 def save(run: Path, step: int) -> Path:
-    return checkpoint.save(run, state_of(step), {"weight": torch.full((3, 2), float(step))}, {"state": {}, "param_groups": []})
+    return checkpoint.save(run, state_of(step), *trained(float(step)))
+
+
+def seal(folder: Path) -> None:
+    """Makes the completion record that of the files as they are, as a forger would."""
+    record = json.loads((folder / checkpoint.RECORD).read_text())
+    for name in record["files"]:
+        data = (folder / name).read_bytes()
+        record["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (folder / checkpoint.RECORD).write_text(json.dumps(record))
 
 
 def killed_at(run: Path, step: int, sync: int) -> bool:
@@ -39,7 +79,8 @@ def killed_at(run: Path, step: int, sync: int) -> bool:
             fsync(handle)
 
         os.fsync = dying
-        save(run, step)
+        model = Two(float(step))  # a forked process cannot compute gradients
+        checkpoint.save(run, state_of(step), model, build_adamw(model, 1e-2, 0.1))
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
@@ -53,13 +94,13 @@ def test_a_save_killed_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -
         assert checkpoint.fault(found) is None
         assert checkpoint.load_state(found).step in (100, 200)
         sync += 1
-    assert sync > 4
+    assert sync > 5
     newest = checkpoint.latest(tmp_path)
     assert newest is not None
     assert checkpoint.load_state(newest).step == 200
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimiser.pt", "state.json", "complete.json"])
+@pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "index.json", "state.json", "complete.json"])
 @pytest.mark.parametrize("damage", ["cut", "gone", "flipped"])
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path, name: str, damage: str) -> None:
     save(tmp_path, 100)
@@ -68,10 +109,10 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(tmp_path: Path, 
     path.write_bytes(data[: len(data) // 2] if damage == "cut" else bytes([data[0] ^ 1]) + data[1:])
     if damage == "gone":
         path.unlink()
-    found = checkpoint.latest(tmp_path)
+    found, passed_over = checkpoint.newest(tmp_path)
     assert found is not None
     assert found.name == "step-00000100"
-    assert [folder.name for folder in checkpoint.damaged(tmp_path)] == ["step-00000200"]
+    assert list(passed_over) == ["step-00000200"]
 
 
 def test_a_damaged_checkpoint_asked_for_by_name_is_refused(tmp_path: Path) -> None:
@@ -93,24 +134,246 @@ def test_older_checkpoints_go_once_newer_ones_are_whole(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-00000200", "step-00000300"]
 
 
+def test_the_completion_record_holds_the_digest_of_the_weights(tmp_path: Path) -> None:
+    folder = save(tmp_path, 100)
+    record = json.loads((folder / "complete.json").read_text())
+    assert checkpoint.identity(folder) == record["files"]["model.safetensors"]["sha256"]
+    assert load_file(folder / "model.safetensors")["weight"].shape == (3, 2)
+
+
+def test_weights_optimiser_and_random_state_come_back_bit_for_bit(tmp_path: Path) -> None:
+    model, optimiser = trained(0.3)
+    torch.manual_seed(11)
+    folder = checkpoint.save(tmp_path, state_of(1), model, optimiser)
+    drawn = torch.rand(3)
+    other = Two(9.0)
+    again = build_adamw(other, 1e-2, 0.1)
+    checkpoint.load_weights(folder, other)
+    checkpoint.load_optimiser(folder, other, again)
+    assert torch.equal(torch.rand(3), drawn)
+    for one, two in ((model, optimiser), (other, again)):
+        two.zero_grad()
+        one.weight.prod().backward()  # type: ignore[no-untyped-call]
+        two.step()
+    assert torch.equal(model.weight, other.weight) and torch.equal(model.gain, other.gain)
+    assert again.state[other.weight]["step"] == 2
+
+
+def test_a_save_is_of_the_moment_it_began_whatever_is_trained_meanwhile(tmp_path: Path) -> None:
+    model, optimiser = trained(0.3)
+    before = model.weight.detach().clone()
+    moments = optimiser.state[model.weight]["exp_avg"].clone()
+    saver = Saver(tmp_path, ONE, ALONE)
+    saver.begin(state_of(1), model, optimiser)
+    optimiser.step()
+    with torch.no_grad():
+        model.weight.fill_(7.0)
+        optimiser.state[model.weight]["exp_avg"].fill_(7.0)
+    assert saver.pending and saver.finish() and not saver.pending
+    folder = checkpoint.resolve(tmp_path)
+    assert torch.equal(load_file(folder / "model.safetensors")["weight"], before)
+    assert torch.equal(load_file(folder / "optimiser.safetensors")["weight.exp_avg"], moments)
+
+
+def test_the_next_save_completes_the_one_before(tmp_path: Path) -> None:
+    saver = Saver(tmp_path, ONE, ALONE, keep=1)
+    for step in (1, 2, 3):
+        saver.begin(state_of(step), *trained(float(step)))
+        names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
+        assert {f"step-{done:08d}" for done in (step - 1,) if done} == {name for name in names if name.startswith("step")}
+    assert saver.finish() and saver.failures == []
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]
+
+
+def test_a_save_that_cannot_be_written_is_told_of_and_leaves_the_one_before(tmp_path: Path) -> None:
+    save(tmp_path, 100)
+    saver = Saver(tmp_path, ONE, ALONE)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64, limits[1]))  # bytes that a file may have
+        saver.begin(state_of(200), *trained(2.0))
+        assert not saver.finish()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(saver.failures) == 1
+    assert saver.failures[0].startswith("step-00000200 was not saved: rank 0: ")
+    assert checkpoint.resolve(tmp_path).name == "step-00000100"
+
+
 class Hostile:
     def __reduce__(self) -> tuple[object, ...]:
         return (os.system, ("touch hostile-code-ran",))
 
 
-def test_an_optimiser_file_with_code_in_it_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "index.json", "state.json", "complete.json"])
+def test_a_pickle_in_place_of_any_file_is_refused_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
     folder = save(tmp_path, 100)
-    torch.save({"optimiser": Hostile(), "random": torch.get_rng_state()}, folder / "optimiser.pt")
-    with pytest.raises(CheckpointError):
-        checkpoint.load_optimiser(folder, torch.optim.SGD([torch.zeros(1)], lr=1.0))
-    (folder / "optimiser.pt").write_bytes(pickle.dumps(Hostile(), protocol=2))
-    with pytest.raises(CheckpointError):
-        checkpoint.load_optimiser(folder, torch.optim.SGD([torch.zeros(1)], lr=1.0))
+    for data in (pickle.dumps(Hostile(), protocol=2), pickle.dumps(Hostile())):
+        (folder / name).write_bytes(data)
+        if name != checkpoint.RECORD:
+            seal(folder)
+        with pytest.raises(CheckpointError):
+            found = checkpoint.resolve(folder)
+            checkpoint.load_state(found)
+            checkpoint.load_weights(found, Two(0.0))
+            model = Two(0.0)
+            checkpoint.load_optimiser(found, model, build_adamw(model, 1e-2, 0.1))
     assert not (tmp_path / "hostile-code-ran").exists()
 
 
-def test_the_completion_record_holds_the_digest_of_the_weights(tmp_path: Path) -> None:
+def _outside(index: dict[str, Any]) -> None:
+    index["model"]["weight"]["parts"][0]["file"] = "../../../secret.safetensors"
+
+
+def _gap(index: dict[str, Any]) -> None:
+    index["model"]["weight"]["parts"][0]["first"] = 1
+
+
+def _short(index: dict[str, Any]) -> None:
+    index["model"]["weight"]["parts"][0]["rows"] = 2
+
+
+def _twice(index: dict[str, Any]) -> None:
+    index["model"]["weight"]["parts"] *= 2
+
+
+def _wide(index: dict[str, Any]) -> None:
+    index["model"]["weight"]["shape"] = [3, 3]
+
+
+def _type(index: dict[str, Any]) -> None:
+    index["model"]["weight"]["dtype"] = "float64"
+
+
+def _no_type(index: dict[str, Any]) -> None:
+    index["model"]["weight"]["dtype"] = "load"
+
+
+def _missing(index: dict[str, Any]) -> None:
+    del index["model"]["gain"]
+
+
+def _more(index: dict[str, Any]) -> None:
+    index["model"]["bias"] = index["model"]["gain"]
+
+
+def _other_file(index: dict[str, Any]) -> None:
+    index["model"]["gain"]["parts"][0]["file"] = "optimiser.safetensors"
+
+
+def _no_format(index: dict[str, Any]) -> None:
+    index["format"] = 3
+
+
+@pytest.mark.parametrize(
+    "forge", [_outside, _gap, _short, _twice, _wide, _type, _no_type, _missing, _more, _other_file, _no_format]
+)
+def test_an_index_that_does_not_describe_the_model_is_refused(tmp_path: Path, forge: Callable[[dict[str, Any]], None]) -> None:
+    folder = save(tmp_path / "run", 100)
+    save_file({"weight": torch.zeros(3, 2)}, tmp_path / "secret.safetensors")
+    index = json.loads((folder / checkpoint.INDEX).read_text())
+    forge(index)
+    (folder / checkpoint.INDEX).write_text(json.dumps(index))
+    seal(folder)
+    with pytest.raises(CheckpointError):
+        checkpoint.load_weights(checkpoint.resolve(folder), Two(0.0))
+
+
+def test_a_checkpoint_of_a_later_format_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    save(tmp_path, 100)
+    folder = save(tmp_path, 200)
+    record = json.loads((folder / checkpoint.RECORD).read_text())
+    (folder / checkpoint.RECORD).write_text(json.dumps({**record, "format": 3}))
+    with pytest.raises(CheckpointError, match="saved in format 3, which this version does not know"):
+        checkpoint.newest(tmp_path)
+
+
+def test_weights_of_the_first_format_are_read_and_its_pickled_optimiser_is_refused(tmp_path: Path) -> None:
     folder = save(tmp_path, 100)
-    record = json.loads((folder / "complete.json").read_text())
-    assert checkpoint.identity(folder) == record["files"]["model.safetensors"]["sha256"]
+    record = json.loads((folder / checkpoint.RECORD).read_text())
+    (folder / checkpoint.INDEX).unlink()
+    os.replace(folder / "optimiser.safetensors", folder / "optimiser.pt")
+    files = {**record["files"], "optimiser.pt": record["files"]["optimiser.safetensors"]}
+    files = {name: facts for name, facts in files.items() if name not in ("index.json", "optimiser.safetensors")}
+    (folder / checkpoint.RECORD).write_text(json.dumps({"step": 100, "files": files}))
+    found, model = checkpoint.resolve(folder), Two(0.0)
+    checkpoint.load_weights(found, model)
+    assert torch.equal(model.weight, trained(100.0)[0].weight)
+    with pytest.raises(CheckpointError, match="earlier version, whose optimiser is a pickle"):
+        checkpoint.load_optimiser(found, model, build_adamw(model, 1e-2, 0.1))
+
+
+def write_in(ranks: Ranks, run: str, parallel: Any, replicas: int | None, shared: bool) -> None:
+    """Saves a model whose weights and moments are known functions of their place."""
+    layout = Layout.of(parallel, replicas, ranks)
+    spread = Spread(ARCHITECTURE, layout, CPU, "float32", seed=5)
+    optimiser = build_adamw(spread.model, 1e-2, 0.1)
+    for parameter in spread.model.parameters():
+        moments = {key: torch.zeros_like(parameter, requires_grad=False) for key in ("exp_avg", "exp_avg_sq")}
+        optimiser.state[parameter] = {"step": torch.tensor(3.0), **moments}
+        local(moments["exp_avg"]).copy_(local(parameter).detach() * 2)
+        local(moments["exp_avg_sq"]).copy_(local(parameter).detach().square())
+    saver = Saver(Path(run), ranks, layout, keep=2, shared=shared)
+    saver.begin(state_of(4), spread.model, optimiser)
+    assert saver.finish(), saver.failures
+
+
+def read_in(ranks: Ranks, run: str, parallel: Any, replicas: int | None) -> None:
+    """Reads it in another layout, and compares what this rank holds with what it should."""
+    layout = Layout.of(parallel, replicas, ranks)
+    expected = Spread(ARCHITECTURE, layout, CPU, "float32", seed=5)
+    spread = Spread(ARCHITECTURE, layout, CPU, "float32", seed=6)
+    optimiser = build_adamw(spread.model, 1e-2, 0.1)
+    found = checkpoint.resolve(Path(run), ranks)
+    checkpoint.load_weights(found, spread.model, layout)
+    checkpoint.load_optimiser(found, spread.model, optimiser, layout)
+    for wanted, parameter in zip(expected.model.parameters(), spread.model.parameters(), strict=True):
+        whole = local(wanted).detach()
+        assert torch.equal(local(parameter), whole)
+        assert torch.equal(local(optimiser.state[parameter]["exp_avg"]), whole * 2)
+        assert torch.equal(local(optimiser.state[parameter]["exp_avg_sq"]), whole.square())
+        assert optimiser.state[parameter]["step"] == 3
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ((2, "fsdp", None), (1, "ddp", None)),
+        pytest.param((4, "fsdp", None), (2, "fsdp", None), marks=pytest.mark.slow),
+        pytest.param((4, "hsdp", 2), (2, "ddp", None), marks=pytest.mark.slow),
+        pytest.param((2, "ddp", None), (4, "fsdp", None), marks=pytest.mark.slow),
+        pytest.param((1, "ddp", None), (4, "hsdp", None), marks=pytest.mark.slow),
+    ],
+)
+def test_any_layout_reads_what_any_other_wrote(
+    tmp_path: Path, written: tuple[int, str, int | None], read: tuple[int, str, int | None]
+) -> None:
+    run = str(tmp_path / "run")
+    assert in_ranks(written[0], write_in, run, *written[1:], True) == [0] * written[0]
+    names = sorted(path.name for path in checkpoint.resolve(tmp_path / "run").glob("model*"))
+    assert len(names) == written[0]  # each rank has written its share
+    assert in_ranks(read[0], read_in, run, *read[1:]) == [0] * read[0]
+
+
+def test_without_a_shared_folder_the_first_rank_writes_alone(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    assert in_ranks(2, write_in, run, "ddp", None, False) == [0, 0]
+    assert [path.name for path in checkpoint.resolve(tmp_path / "run").glob("model*")] == ["model.safetensors"]
+    assert in_ranks(1, read_in, run, "ddp", None) == [0]
+
+
+def damage_in(ranks: Ranks, run: str, name: str) -> None:
+    found, passed_over = checkpoint.newest(Path(run), ranks)
+    assert found is not None and found.name == "step-00000100"
+    assert name in passed_over["step-00000200"]
+
+
+def test_ranks_that_look_at_a_share_of_the_files_each_all_hear_of_damage(tmp_path: Path) -> None:
+    save(tmp_path, 100)
+    folder = save(tmp_path, 200)
+    for name in ("model.safetensors", "optimiser.safetensors"):
+        broken = tmp_path / name
+        shutil.copytree(tmp_path / "checkpoints", broken / "checkpoints")
+        (broken / "checkpoints" / folder.name / name).write_bytes(b"")
+        assert in_ranks(2, damage_in, str(broken), name) == [0, 0]

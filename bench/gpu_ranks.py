@@ -1,0 +1,569 @@
+"""The trainer on several GPUs of one host: equal losses, scaling, where the time goes, resuming, scoring, and a killed rank.
+
+`python -m bench.gpu_ranks` measures on as many GPUs as there are and prints Markdown tables as it goes; `--parts` chooses,
+`--limit` bounds each measurement, which runs in processes of its own. Under torchrun the first rank does the same and the others
+leave.
+`--preset tiny --device cpu` is for trying it out: gloo instead of NCCL.
+
+Token ids are made up unless `--manifest` names a corpus; only parts that train through `trainer.loop` read it. Figures are those
+of whole optimiser steps, timed on the slowest rank, medians after a warm-up. Weights of the scaling part are drawn on the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.trainer.corpus_fixture import build_corpus
+from trainer.configuration import TrainConfig
+from trainer.flops import causal_flops_per_token, mfu, palm_flops_per_token
+from trainer.ledger import LEDGER
+from trainer.loop import train
+from trainer.metrics import METRICS
+from trainer.model import GPT, document_mask
+from trainer.optimisation import build_adamw
+from trainer.parallel import Layout, Spread, local
+from trainer.presets import PRESETS
+from trainer.progress import RunProgress
+from trainer.ranks import Ranks
+from trainer.scoring import score_checkpoint
+
+VOCABULARY = 32_768
+TOLERANCES = {"float32": 1e-4, "bfloat16": 1e-2}
+"""Relative difference of a step's loss that another order of sums may make within 20 steps."""
+WARM, TIMED = 3, 5
+MARK = "RESULT "
+QUIET = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+"""NVLink multicast can put a host's GPUs out of service when a program ends badly, so it stays off."""
+SHAPES: dict[str, dict[str, Any]] = {
+    "tiny": {"micro": 2, "count": 2, "layouts": ("ddp", "fsdp", "hsdp"), "accumulate": "whole"},
+    "small": {"micro": 32, "count": 4, "layouts": ("ddp", "fsdp"), "accumulate": "whole"},
+    "1b": {"micro": 16, "count": 4, "layouts": ("ddp", "fsdp"), "accumulate": "whole"},
+    "8b": {"micro": 2, "count": 4, "layouts": ("fsdp",), "accumulate": "sharded"},
+}
+"""Rows of a micro-batch and micro-batches of a step, of each GPU whatever their number, so that efficiency is of weak scaling."""
+
+
+# parts: what is measured, and the table that shows it
+
+
+def equal(given: argparse.Namespace) -> None:
+    """Losses of 20 steps on one process and on all, for the same batches."""
+    table("Losses of 20 steps, against one process", "layout", "GPUs", "type", "largest relative difference", "tolerance", "")
+    for dtype in given.dtypes:
+        alone = trained(given, 1, f"equal-{dtype}-1", dtype=dtype, steps=20)
+        for world in [number for number in given.counts if number > 1]:
+            for layout in layouts(("ddp", "fsdp", "hsdp"), world):
+                out = trained(given, world, f"equal-{dtype}-{world}-{layout}", dtype=dtype, steps=20, parallel=layout)
+                if isinstance(alone, str) or isinstance(out, str):
+                    row(layout, world, dtype, "", "", f"failed: {alone if isinstance(alone, str) else out}")
+                    continue
+                difference = apart(losses(out), losses(alone))
+                bound = TOLERANCES[dtype]
+                row(layout, world, dtype, f"{difference:.1e}", f"{bound:.0e}", "equal" if difference <= bound else "NOT EQUAL")
+
+
+def scaling(given: argparse.Namespace) -> None:
+    """Tokens a second, MFU and memory at 1 … N GPUs, and where the time of a step goes."""
+    table(
+        "Scaling, " + ("bf16" if given.device == "cuda" else "float32 on the CPU"),
+        "model", "layout", "GPUs", "rows x micro-batches", "tokens/s", "efficiency", "MFU PaLM", "MFU causal-exact", "GB a GPU",
+        "step s", "computing", "communication alone", "neither", "ready after s",
+    )  # fmt: skip
+    for preset in given.presets:
+        shape = SHAPES[preset]
+        one: float | None = None
+        for world in given.counts:
+            for layout in layouts(given.layouts or shape["layouts"], world):
+                task = {
+                    "what": "steps", "preset": preset, "layout": layout, "device": given.device, "timed": given.timed,
+                    "micro": given.micro or shape["micro"], "count": given.count or shape["count"],
+                    "accumulate": given.accumulate or shape["accumulate"] if layout != "ddp" else "whole",
+                    "recompute": given.recompute, "compile": given.device == "cuda", "length": given.length,
+                    "replicas": None,
+                }  # fmt: skip
+                found = spawn(task, world, given.limit)
+                rows = f"{task['micro']} x {task['count']}"
+                if isinstance(found, str):
+                    row(preset, layout, world, rows, f"failed: {found}", *[""] * 9)
+                    continue
+                rate = found["tokens_per_second"]
+                one = rate if world == 1 and one is None else one
+                row(
+                    preset, layout, world, rows, f"{rate:,.0f}", share(None if one is None else rate / world / one),
+                    share(found["palm"]), share(found["causal"]), f"{found['memory_gb']:.1f}", f"{found['seconds']:.3f}",
+                    *(share(found["split"].get(name)) for name in ("compute", "exposed", "idle")), f"{found['ready']:.0f}",
+                )  # fmt: skip
+
+
+def resume(given: argparse.Namespace) -> None:
+    """A checkpoint from all ranks goes on on half of them and on one, and each row is taken once."""
+    world = given.counts[-1]
+    table("A checkpoint of step 4 of 8, resumed", "written by", "read by", "largest relative difference", "rows", "")
+    for kind in layouts(("fsdp", "hsdp"), world):
+        whole = trained(given, world, f"resume-{kind}", steps=8, parallel=kind, checkpoint_every=4, keep=9, dtype="float32")
+        if isinstance(whole, str):
+            row(f"{kind} on {world}", "", "", "", f"failed: {whole}")
+            continue
+        half = max(1, world // 2)
+        for readers, reading in dict.fromkeys(((world, kind), (half, "fsdp"), (half, "ddp"), (1, "ddp"))):
+            name = f"resume-{kind}-{readers}-{reading}"
+            shutil.copytree(whole, given.folder / name, dirs_exist_ok=True)
+            shutil.rmtree(given.folder / name / "checkpoints" / "step-00000008", ignore_errors=True)
+            again = trained(given, readers, name, True, steps=8, parallel=reading, checkpoint_every=4, keep=9, dtype="float32")
+            if isinstance(again, str):
+                row(f"{kind} on {world}", f"{reading} on {readers}", "", "", f"failed: {again}")
+                continue
+            difference, gapless = apart(losses(again), losses(whole)), once_each(again)
+            good = difference <= TOLERANCES["float32"] and gapless
+            row(
+                f"{kind} on {world}", f"{reading} on {readers}", f"{difference:.1e}",
+                "once each" if gapless else "LOST OR REPEATED",
+                "equal" if good else "NOT EQUAL",
+            )  # fmt: skip
+
+
+def evaluate(given: argparse.Namespace) -> None:
+    """The same checkpoint scored on 1 … N ranks."""
+    table("Bits per byte of one checkpoint", "ranks", "type", "val_bpb", "difference", "")
+    run = trained(given, given.counts[-1], "evaluate", steps=8, parallel="fsdp" if given.counts[-1] > 1 else "ddp")
+    if isinstance(run, str):
+        row("", "", "", "", f"failed: {run}")
+        return
+    for dtype in given.dtypes:
+        first: float | None = None
+        for world in given.counts:
+            task = {"what": "score", "run": str(run), "manifest": given.manifest, "device": given.device, "dtype": dtype}
+            found = spawn(task, world, given.limit)
+            if isinstance(found, str):
+                row(world, dtype, "", "", f"failed: {found}")
+                continue
+            first = found["val_bpb"] if first is None else first
+            difference = abs(found["val_bpb"] - first)
+            row(world, dtype, f"{found['val_bpb']:.8f}", f"{difference:.1e}", "equal" if difference <= 1e-6 else "NOT EQUAL")
+
+
+def kill(given: argparse.Namespace) -> None:
+    """A rank is killed in the middle of a step; torchrun starts all of them again, from the newest complete checkpoint."""
+    world = given.counts[-1]
+    table("A rank killed in mid-step", "ranks", "after step", "went on after", "ended after s", "steps", "rows", "")
+    out = given.folder / "killed"
+    steps = 60
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", "--max-restarts=1", "-m",
+        "trainer", "train", "--resume", *flags(options(given, out, steps=steps, parallel="fsdp", checkpoint_every=5)),
+    ]  # fmt: skip
+    with open(given.folder / "killed.log", "w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **QUIET}, start_new_session=True)
+        began = time.monotonic()
+        try:
+            while len(lines(out / METRICS)) < 12:
+                if process.poll() is not None or time.monotonic() - began > given.limit:
+                    raise TimeoutError
+                time.sleep(0.05)
+            seen = len(lines(out / METRICS))
+            os.kill(children(process.pid)[-1], signal.SIGKILL)
+            killed = time.monotonic()
+            process.wait(given.limit)
+            took = time.monotonic() - killed
+        except (TimeoutError, subprocess.TimeoutExpired):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            row(world, "", "", "", "", "", f"failed: {tail(given.folder / 'killed.log')}")
+            return
+    log_text = (given.folder / "killed.log").read_text()
+    went_on = [line.split("after step ")[1].split(",")[0] for line in log_text.splitlines() if "resuming" in line]
+    done = len(lines(out / METRICS))
+    good = process.returncode == 0 and done == steps and once_each(out)
+    row(
+        world, seen, went_on[-1] if went_on else "", f"{took:.0f}", done, "once each" if once_each(out) else "LOST OR REPEATED",
+        "went on" if good else f"failed: {tail(given.folder / 'killed.log')}",
+    )  # fmt: skip
+
+
+PARTS = {"equal": equal, "resume": resume, "evaluate": evaluate, "kill": kill, "scaling": scaling}
+
+
+# what a process of a measurement does
+
+
+def steps_task(task: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
+    """Times optimiser steps of a model in a layout."""
+    began = time.perf_counter()
+    cuda = ranks.device.type == "cuda"
+    dtype = "bfloat16" if cuda else "float32"
+    preset = PRESETS[task["preset"]]
+    length = task["length"] or preset.sequence_length
+    layout = Layout.of(task["layout"], task["replicas"], ranks)
+    GPT.initialise = drawn_on_device  # type: ignore[method-assign]
+    architecture = preset.build(VOCABULARY)
+    spread = Spread(
+        architecture, layout, ranks.device, dtype, 0, 0, task["recompute"], task["compile"], task["accumulate"]
+    )  # fmt: skip
+    spread.start()
+    optimiser = build_adamw(spread.model, 1e-4, 0.1)
+    generator = torch.Generator().manual_seed(ranks.rank)
+    micro, count = task["micro"], task["count"]
+    tokens = torch.randint(0, VOCABULARY, (micro, length), generator=generator).to(ranks.device)
+    segments = torch.from_numpy(made_up_segments(micro, length, ranks.rank)).to(ranks.device)
+
+    def step() -> None:
+        for number in range(count):
+            mask = document_mask(segments)
+            with spread.micro_batch(number, count):
+                with torch.autocast(ranks.device.type, torch.bfloat16, enabled=cuda):
+                    nats, _ = spread.forward(tokens, mask, tokens)
+                (nats.sum() / (tokens.numel() * count)).backward()
+        spread.clip(1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+
+    for _ in range(WARM if cuda else 1):
+        step()
+    synchronise(cuda)
+    ready = time.perf_counter() - began
+    took = []
+    for _ in range(task["timed"]):
+        ranks.barrier()
+        start = time.perf_counter()
+        step()
+        synchronise(cuda)
+        took.append(time.perf_counter() - start)
+    seconds = ranks.maximum([float(np.median(took))])[0]
+    memory = torch.cuda.max_memory_allocated() / 1e9 if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    rate = ranks.world * count * micro * length / seconds
+    name = torch.cuda.get_device_name() if cuda else "CPU"
+    each = rate / ranks.world
+    return {
+        "tokens_per_second": rate,
+        "seconds": seconds,
+        "palm": mfu(each * palm_flops_per_token(architecture, length), name, dtype),
+        "causal": mfu(each * causal_flops_per_token(architecture, mean_keys(segments.cpu().numpy())), name, dtype),
+        "memory_gb": ranks.maximum([memory])[0],
+        "split": split(step, ranks) if cuda else {},
+        "ready": ready,
+    }
+
+
+def train_task(task: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
+    outcome = train(TrainConfig.check(**task["options"]), ranks, RunProgress(False, 10), task["resume"])
+    return {"steps": outcome.steps}
+
+
+def score_task(task: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
+    score = score_checkpoint(Path(task["run"]), task["manifest"], "validation", ranks, dtype=task["dtype"])
+    return {"val_bpb": score.val_bpb, "nats": score.nats}
+
+
+TASKS = {"steps": steps_task, "train": train_task, "score": score_task}
+
+
+def worker(task: dict[str, Any]) -> None:
+    torch.set_num_threads(1 if task["device"] == "cpu" else 4)
+    ranks = Ranks.join(task["device"])
+    found = TASKS[task["what"]](task, ranks)
+    if ranks.first:
+        print(MARK + json.dumps(found), flush=True)
+    ranks.barrier()
+    ranks.leave()
+
+
+def drawn_on_device(model: GPT, seed: int, place: object = None) -> None:
+    """Weights for measuring: each rank draws its own, where a real start would draw all of them on the CPU."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            local(parameter).fill_(1.0) if parameter.ndim < 2 else local(parameter).normal_(0.0, 0.02)
+
+
+def split(step: Any, ranks: Ranks) -> dict[str, float]:
+    """Shares of a step on the first rank's device: kernels that compute, communication while none does, and neither."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        ranks.barrier()
+        step()
+        torch.cuda.synchronize()
+    computing, communicating = [], []
+    for event in profile.events() or []:
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            where = communicating if "nccl" in event.name.lower() else computing
+            where.append((event.time_range.start, event.time_range.end))
+    return shares(computing, communicating)
+
+
+def shares(computing: list[tuple[float, float]], communicating: list[tuple[float, float]]) -> dict[str, float]:
+    """{compute, exposed, idle} as shares of the time from the first interval to the last."""
+    every = [*computing, *communicating]
+    if not every:
+        return {}
+    whole = max(end for _, end in every) - min(start for start, _ in every)
+    compute, either = covered(computing), covered(every)
+    return {"compute": compute / whole, "exposed": (either - compute) / whole, "idle": (whole - either) / whole}
+
+
+def covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """Length of the union of intervals."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
+
+
+def made_up_segments(rows: int, length: int, seed: int) -> np.ndarray:
+    """int32 (rows, length): the number of the document of each position; lengths are log-normal with a median of 400."""
+    random = np.random.default_rng(seed)
+    found = np.zeros((rows, length), np.int32)
+    for one in found:
+        at = number = 0
+        while at < length:
+            size = int(np.clip(random.lognormal(np.log(400), 1.0), 16, length))
+            one[at : at + size] = number
+            at, number = at + size, number + 1
+    return found
+
+
+def mean_keys(segments: np.ndarray) -> float:
+    """Keys that an average query may see within its document, itself included."""
+    sizes = np.concatenate([np.bincount(one) for one in segments]).astype(np.float64)
+    return float((sizes * (sizes + 1) / 2).sum() / segments.size)
+
+
+# processes and tables
+
+
+def spawn(task: dict[str, Any], world: int, limit: float) -> dict[str, Any] | str:
+    """What the first of `world` processes found, or why there is nothing: an error's last words, or the time limit."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world)}
+    with tempfile.TemporaryDirectory() as logs:
+        processes = []
+        for rank in range(world):
+            environment = {**os.environ, **QUIET, **place, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
+            for name in ("stdout", "stderr"):
+                Path(logs, f"{rank}.{name}").touch()
+            with open(f"{logs}/{rank}.stdout", "w") as out, open(f"{logs}/{rank}.stderr", "w") as err:
+                command = [sys.executable, "-m", "bench.gpu_ranks", "--worker", json.dumps(task)]
+                processes.append(subprocess.Popen(command, env=environment, stdout=out, stderr=err))
+        reason = wait(processes, limit)
+        if reason is None:
+            said = Path(logs, "0.stdout").read_text().splitlines()
+            found = next((line for line in reversed(said) if line.startswith(MARK)), None)
+            if found is not None:
+                answer: dict[str, Any] = json.loads(found.removeprefix(MARK))
+                return answer
+        words = next((text for rank in range(world) if (text := tail(Path(logs, f"{rank}.stderr")))), "no words")
+        return f"{reason or 'no result'}: {words}"
+
+
+def wait(processes: list[subprocess.Popen[bytes]], limit: float) -> str | None:
+    """None once all have ended well; else why not, with none left."""
+    until = time.monotonic() + limit
+    reason = None
+    while reason is None and any(process.poll() is None for process in processes):
+        if any(process.returncode for process in processes):
+            reason = "a process failed"
+        elif time.monotonic() > until:
+            reason = f"not done within {limit:.0f} s"
+        else:
+            time.sleep(0.05)
+    if reason is not None:
+        time.sleep(2)  # the others may say something more telling
+        for process in processes:
+            process.kill()
+            process.wait()
+        return reason
+    return "a process failed" if any(process.returncode for process in processes) else None
+
+
+def options(given: argparse.Namespace, out: Path, **changes: Any) -> dict[str, Any]:
+    """Options of a run of the parts that train: like `small`, with a batch that eight ranks can share."""
+    cpu = given.device == "cpu"
+    shape: dict[str, Any] = (
+        {"sequence_length": 64, "batch_tokens": 1_024, "micro_batch": 2} if cpu else {"batch_tokens": 131_072, "micro_batch": 4}
+    )
+    if cpu:
+        shape["model"] = {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "hidden": 48}
+    preset = "tiny" if cpu else "small"
+    return {
+        "manifest": given.manifest, "out": str(out), "preset": preset, "device": given.device, "evaluate": False,
+        "compile": False, **shape, **changes,
+    }  # fmt: skip
+
+
+def trained(given: argparse.Namespace, world: int, name: str, again: bool = False, **changes: Any) -> Path | str:
+    """The folder of a run on `world` processes, or why there is none."""
+    out = given.folder / name
+    task = {"what": "train", "device": given.device, "options": options(given, out, **changes), "resume": again}
+    found = spawn(task, world, given.limit)
+    return found if isinstance(found, str) else out
+
+
+def flags(chosen: dict[str, Any]) -> list[str]:
+    found = []
+    for name, value in chosen.items():
+        option = f"--{name.replace('_', '-')}"
+        if isinstance(value, dict):
+            found += [part for key, one in value.items() for part in (option, f"{key}={one}")]
+        elif isinstance(value, bool):
+            found.append(option if value else f"--no-{name.replace('_', '-')}")
+        else:
+            found += [option, str(value)]
+    return found
+
+
+def corpus(folder: Path, device: str) -> str:
+    """A corpus of made-up documents in which a token depends on the one before, so that losses fall."""
+    vocabulary = 64 if device == "cpu" else VOCABULARY
+    documents = 200 if device == "cpu" else 4_000
+    random = np.random.default_rng(0)
+
+    def some(count: int) -> list[list[int]]:
+        texts = []
+        for _ in range(count):
+            size = int(np.clip(random.lognormal(np.log(40 if device == "cpu" else 400), 1.0), 8, 8_192))
+            jumps = random.integers(0, 4, size)
+            texts.append([1 + int(token) for token in (random.integers(vocabulary) + np.cumsum(7 + jumps)) % (vocabulary - 1)])
+        return texts
+
+    parts = {("made-up", "train"): [some(documents), some(documents)], ("made-up", "validation"): [some(documents // 10)]}
+    return str(build_corpus(folder / "corpus", parts, vocabulary=vocabulary))
+
+
+def layouts(wanted: Iterable[str], world: int) -> list[str]:
+    """Those that differ on `world` ranks: one rank holds everything in any of them."""
+    if world == 1:
+        return ["ddp"]
+    fitting = any(world % number == 0 for number in range(2, world))
+    return [name for name in wanted if name != "hsdp" or fitting]
+
+
+def losses(run: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in lines(run / METRICS)]
+
+
+def apart(one: list[float], other: list[float]) -> float:
+    """The largest relative difference, infinite where there are not as many."""
+    if len(one) != len(other):
+        return float("inf")
+    return max(abs(a - b) / abs(b) for a, b in zip(one, other, strict=True))
+
+
+def once_each(run: Path) -> bool:
+    """Whether the ledger's ranges follow one another from 0 without a gap."""
+    ranges = [json.loads(line) for line in lines(run / LEDGER)[1:]]
+    at = 0
+    for one in ranges:
+        if one["first_position"] != at:
+            return False
+        at = one["end_position"]
+    return at > 0
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def tail(path: Path) -> str:
+    """The last line of a log that says something, short enough for a table."""
+    said = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    told = [line for line in said if "Error" in line or line.startswith("error:")] or said
+    return told[-1][:160].replace("|", "/") if told else ""
+
+
+def children(pid: int) -> list[int]:
+    """Processes that `pid` started and that run, by number."""
+    found = Path(f"/proc/{pid}/task/{pid}/children")
+    return sorted(int(one) for one in found.read_text().split()) if found.exists() else []
+
+
+def synchronise(cuda: bool) -> None:
+    if cuda:
+        torch.cuda.synchronize()
+
+
+def share(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+def table(title: str, *columns: str) -> None:
+    print(f"\n### {title}\n\n| {' | '.join(columns)} |\n|{' --- |' * len(columns)}", flush=True)
+
+
+def row(*cells: object) -> None:
+    print(f"| {' | '.join(str(cell) for cell in cells)} |", flush=True)
+
+
+@contextlib.contextmanager
+def scratch(folder: str | None) -> Iterator[Path]:
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        yield Path(folder)
+        return
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default=",".join(PARTS), help=f"of {', '.join(PARTS)}; default: all, in this order")
+    parser.add_argument("--presets", "--preset", default=None, help=f"of the scaling part: {', '.join(SHAPES)}")
+    parser.add_argument("--layouts", default=None, help="of the scaling part: ddp, fsdp, hsdp; default: what suits the preset")
+    parser.add_argument("--counts", default=None, help="numbers of GPUs, as 1,2,4; default: powers of two up to all")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=["cuda", "cpu"])
+    parser.add_argument("--dtypes", default=None, help="float32, bfloat16; default: both on GPUs")
+    parser.add_argument("--micro", type=int, help="rows of a micro-batch, instead of the preset's")
+    parser.add_argument("--count", type=int, help="micro-batches of a step, instead of the preset's")
+    parser.add_argument("--length", type=int, help="tokens of a row, instead of the preset's")
+    parser.add_argument("--accumulate", choices=["whole", "sharded"])
+    parser.add_argument("--recompute", choices=["none", "selective", "full"], default="none")
+    parser.add_argument("--timed", type=int, default=TIMED, help="steps that are timed")
+    parser.add_argument("--limit", type=float, default=180.0, help="seconds that one measurement may take")
+    parser.add_argument("--manifest", help="a corpus for the parts that train; default: made up")
+    parser.add_argument("--folder", help="where runs are kept; default: a temporary folder")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.worker is not None:
+        worker(json.loads(given.worker))
+        return
+    if os.environ.pop("RANK", "0") != "0":  # torchrun's: the first rank starts every process itself
+        return
+    for name in [name for name in os.environ if name.startswith(("TORCHELASTIC", "GROUP_", "ROLE_")) or name == "WORLD_SIZE"]:
+        del os.environ[name]
+    cuda = given.device == "cuda"
+    most = torch.cuda.device_count() if cuda else 2
+    powers = [2**n for n in range(10) if 2**n <= most]
+    given.counts = [int(one) for one in given.counts.split(",")] if given.counts else powers
+    given.dtypes = given.dtypes.split(",") if given.dtypes else ["float32", "bfloat16"] if cuda else ["float32"]
+    given.presets = given.presets.split(",") if given.presets else ["1b", "8b"] if cuda else ["tiny"]
+    given.layouts = given.layouts.split(",") if given.layouts else None
+    where = f"{most} x {torch.cuda.get_device_name()}" if cuda else "CPU, gloo"
+    print(f"torch {torch.__version__}, {where}; {given.limit:.0f} s a measurement", flush=True)
+    with scratch(given.folder) as folder:
+        given.folder = folder
+        given.manifest = given.manifest or corpus(folder, given.device)
+        for part in given.parts.split(","):
+            began = time.monotonic()
+            PARTS[part](given)
+            print(f"\n{part}: {time.monotonic() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
