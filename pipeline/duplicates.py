@@ -6,6 +6,8 @@ only used between the steps of one run; logs carry ids.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -48,14 +50,14 @@ def exact_keys(task: Task) -> None:
 
 
 def exact_groups(task: Task) -> None:
-    """Per partition of keys: who stays. inputs: `keys` (one file a part), `bases`, `components` (numbers), `parts`;
-    arguments: `partition`, `scope`, `keep`, `priorities`."""
+    """Per partition of keys: who stays. inputs: `keys` (one file a part), `bases`, `components` (numbers), `own`, and
+    `widths` of what is written (role → partitions that share a stream); arguments: `partition`, `scope`, `keep`, `priorities`."""
     which = task.arguments["partition"], task.arguments["partitions"]
     found = list(shuffle.gather_residue(task.corpus, task.inputs["keys"], "high", *which))
     decisions = DECISIONS.empty_table()
     targets = np.zeros(0, dtype=np.int64)
     if found:
-        part = np.concatenate([np.full(rows.num_rows, index) for index, rows in found])
+        part = np.concatenate([sources for sources, _ in found])
         table = pa.concat_tables([rows for _, rows in found])
         ordinal = np.asarray(task.inputs["bases"])[part] + table["row"].to_numpy()
         component = np.asarray(task.inputs["components"])[part]
@@ -132,12 +134,18 @@ def send_back(task: Task, decisions: pa.Table, targets: np.ndarray) -> None:
     parts = len(task.inputs["bases"])
     own = targets < task.inputs["own"]
     decisions, targets = decisions.filter(pa.array(own)), targets[own]
-    written = shuffle.write_partitions(task.corpus, task.file("decisions.shuffle"), decisions, targets, parts)
-    task.receipt.add("decisions", written, decisions.num_rows)
+    shuffle_out(task, "decisions", decisions, targets, parts)
     task.receipt.values["removed"] = decisions.num_rows
 
 
-def by_part(bases: list[int], ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def shuffle_out(task: Task, role: str, table: pa.Table, partition: np.ndarray, partitions: int) -> None:
+    """A shuffle file of one table; how many partitions share a stream of it, the inputs' `widths` say."""
+    width = task.inputs["widths"][role]
+    written = shuffle.write_partitions(task.corpus, task.file(f"{role}.shuffle"), table, partition, partitions, width)
+    task.receipt.add(role, written, table.num_rows)
+
+
+def by_part(bases: Sequence[int], ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(part, row within it) of documents numbered over the corpus."""
     starts = np.asarray(bases, dtype=np.int64)
     part = np.searchsorted(starts, ordinals, side="right") - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -13,9 +14,11 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
+from manifests.storage import Folder
+from pipeline.lists import Lists
 from pipeline.receipts import Receipt
 from pipeline.resources import GIB
-from pipeline.work import Work, execute
+from pipeline.work import Order, Work, execute, lists_of
 
 IN_FLIGHT_PER_CPU = 4
 RETRIES = 3
@@ -47,24 +50,41 @@ class Executor(ABC):
         """Gives back what the executor holds."""
 
 
+class _Orders:
+    """What is sent to workers; the lists that it names are there until it is closed."""
+
+    def __init__(self, corpus_url: str) -> None:
+        self._corpus = Folder(corpus_url)
+        self._lists: dict[str, Lists] = {}
+
+    def close(self) -> None:
+        for lists in self._lists.values():
+            with contextlib.suppress(OSError):  # `corpusmill clean` deletes them too
+                lists.delete()
+
+    def of(self, work: Work) -> Order:
+        if work.step not in self._lists:
+            self._lists[work.step] = lists_of(self._corpus, work.step)
+        return work.order(self._lists[work.step])
+
+
 class InlineExecutor(Executor):
     """One part after the other in this process: for debugging, and for corpora of a few files."""
 
     def run(self, corpus_url: str, works: list[Work]) -> Generator[Outcome, None, None]:
-        for work in works:
-            error: Exception | None = None
-            for _ in range(RETRIES + 1):
-                try:
-                    yield Outcome(work, execute(corpus_url, work))
-                    error = None
-                    break
-                except (OSError, MemoryError) as trouble:
-                    error = trouble
-                except Exception as trouble:
-                    error = trouble
-                    break
-            if error is not None:
-                yield Outcome(work, None, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+        with contextlib.closing(_Orders(corpus_url)) as orders:
+            for work in works:
+                yield self._outcome(corpus_url, work, orders)
+
+    def _outcome(self, corpus_url: str, work: Work, orders: _Orders) -> Outcome:
+        for left in reversed(range(RETRIES + 1)):
+            try:
+                return Outcome(work, execute(corpus_url, orders.of(work)))
+            except Exception as trouble:
+                if not left or not isinstance(trouble, (OSError, MemoryError)):
+                    trace = "".join(traceback.format_exception(trouble))
+                    return Outcome(work, None, f"{type(trouble).__name__}: {trouble}", trace)
+        raise AssertionError("the last attempt is an outcome")
 
 
 class RayExecutor(Executor):
@@ -133,11 +153,12 @@ class RayExecutor(Executor):
             for work in waiting:
                 # The name of a part would be clearer, but Ray's driver keeps a kilobyte for every name that it ever had.
                 task = self.task.options(name=work.step, **self._resources(work))
-                flying[task.remote(corpus_url, work)] = work
+                flying[task.remote(corpus_url, orders.of(work))] = work
                 if len(flying) >= limit:
                     return
 
         head = _Head(self.ray.get_runtime_context().gcs_address)
+        orders = _Orders(corpus_url)
         try:
             launch()
             while flying:
@@ -150,6 +171,7 @@ class RayExecutor(Executor):
         finally:
             for reference in flying:
                 self.ray.cancel(reference, force=True)
+            orders.close()
 
     def _resources(self, work: Work) -> dict[str, Any]:
         """What Ray takes from a node for the part: what it declares, but of memory no more than the largest node has, on which it

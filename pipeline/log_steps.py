@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+
+from pipeline.lists import Listed
 from pipeline.provenance import versions
 from pipeline.steps import Done, Layout, path_of, prints, state_of, work
 from pipeline.work import Work
@@ -10,7 +13,12 @@ from pipeline.work import Work
 def add_logs(layout: Layout) -> None:
     splits, pack = layout.plan.ends.get("split"), layout.plan.ends.get("pack")
     latest = dict(layout.latest)
-    needs = [*(step for chain in layout.plan.chains.values() for step in chain), *(end for end in (splits, pack) if end)]
+    placed = layout.placed
+    needs = [
+        *(placed.steps if placed else []),
+        *(step for chain in layout.plan.chains.values() for step in chain),
+        *(end for end in (splits, pack) if end),
+    ]
 
     def works(done: Done) -> list[Work]:
         made = []
@@ -21,6 +29,7 @@ def add_logs(layout: Layout) -> None:
             receipts = {step: layout.plan.receipts(done, step, index) for step in chain}
             split_receipts = layout.plan.receipts(done, splits, index) if splits else None
             packed = [one for one in done[pack] if one.values["component"] == component] if pack else []
+            put, put_prints = placed.files(done, index) if placed else None, prints(packed)
             described = []
             for number in range(where.stop - where.start):
                 mine = {step: receipts[step][number] for step in chain}
@@ -38,23 +47,23 @@ def add_logs(layout: Layout) -> None:
                         "split": path_of(split_receipts[number], "split") if split_receipts else None,
                     }
                 )
+            parts, extents = Listed(described), Listed([[one["base"], one["records"]] for one in described])
+            upstream = [prints(receipts[step]) for step in chain] + ([prints(split_receipts)] if split_receipts else [])
+            starts, ends = [one["base"] for one in described], [one["base"] + one["records"] for one in described]
             for chunk in range(layout.chunks(done, index)):
                 low, high = chunk * layout.log_rows, (chunk + 1) * layout.log_rows
-                numbers = [at for at, one in enumerate(described) if one["base"] < high and one["base"] + one["records"] > low]
-                parts = [described[at] for at in numbers]
-                upstream = [receipts[step][at].fingerprint for step in chain for at in numbers]
-                upstream += [split_receipts[at].fingerprint for at in numbers] if split_receipts else []
-                extents = [[one["base"], one["records"]] for one in parts]
+                first = bisect_right(ends, low)
+                last = max(first, bisect_left(starts, high))
                 arguments = {
                     "component": component,
                     "chunk": chunk,
                     "log_rows": layout.log_rows,
-                    "extents": extents,
+                    "extents": extents.part(first, last),
                     "libraries": versions(("pyarrow",)),
                 }
-                given = {"parts": parts, "placed": [path_of(one, "placed") for one in packed]}
-                prints_of_both = (*upstream, *prints(packed))
-                made.append(work("logs", f"{component}-{chunk:05d}", "logs", arguments, prints_of_both, given))
+                given = {"parts": parts.part(first, last), "placed": put}
+                both = (*(one.part(first, last) for one in upstream), put_prints)
+                made.append(work("logs", f"{component}-{chunk:05d}", "logs", arguments, both, given))
         return made
 
     layout.plan.ends["logs"] = layout.add("logs", "removals, edits, signals, documents in id order", needs, works)

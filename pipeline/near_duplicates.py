@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from manifests.identity import printed_ids
 from pipeline import documents, shuffle
-from pipeline.duplicates import by_part, decision_table, send_back
+from pipeline.duplicates import by_part, decision_table, send_back, shuffle_out
 from pipeline.provenance import check_libraries
 from pipeline.receipts import State
 from pipeline.work import Task
@@ -90,13 +90,13 @@ def sign(task: Task) -> None:
 
 
 def candidates(task: Task) -> None:
-    """inputs: `bands` (one file a part), `bases`, `components`, `own`; arguments: `partition`, `scope`, `priorities`, `keep`,
-    `max_bucket`, `bucket_sample`, `pair_partitions`."""
+    """inputs: `bands` (one file a part), `bases`, `components`, `own`, `widths`; arguments: `partition`, `scope`, `priorities`,
+    `keep`, `max_bucket`, `bucket_sample`, `pair_partitions`."""
     pairs, skipped = np.zeros((0, 2), dtype=np.int64), 0
     which = task.arguments["partition"], task.arguments["partitions"]
     found = list(shuffle.gather_residue(task.corpus, task.inputs["bands"], "key", *which))
     if found:
-        part = np.concatenate([np.full(rows.num_rows, index) for index, rows in found])
+        part = np.concatenate([sources for sources, _ in found])
         table = pa.concat_tables([rows for _, rows in found])
         ordinal = np.asarray(task.inputs["bases"])[part] + table["row"].to_numpy()
         number, first, local = np.unique(ordinal, return_index=True, return_inverse=True)
@@ -128,19 +128,16 @@ def request(task: Task, pairs: np.ndarray) -> None:
     partitions, bases = task.arguments["pair_partitions"], task.inputs["bases"]
     where = (_mixed(pairs[:, 1]) % np.uint64(partitions)).astype(np.int64)
     table = pa.table([pa.array(pairs[:, 0]), pa.array(pairs[:, 1])], schema=PAIRS)
-    task.receipt.add(
-        "pairs", shuffle.write_partitions(task.corpus, task.file("pairs.shuffle"), table, where, partitions), len(pairs)
-    )
+    shuffle_out(task, "pairs", table, where, partitions)
     wanted = distinct(np.concatenate([pairs[:, side] * partitions + where for side in (0, 1)]))
     part, row = by_part(bases, wanted // partitions)
     requests = pa.table([pa.array(row), pa.array((wanted % partitions).astype(np.int32))], schema=REQUESTS)
-    written = shuffle.write_partitions(task.corpus, task.file("requests.shuffle"), requests, part, len(bases))
-    task.receipt.add("requests", written, requests.num_rows)
+    shuffle_out(task, "requests", requests, part, len(bases))
 
 
 def fetch(task: Task) -> None:
-    """inputs: `state`, `requests` (files), `index` and `base` of the part; arguments: `pair_partitions`, and what `sign` has for
-    shingles."""
+    """inputs: `state`, `requests` (files), `index` and `base` of the part, `widths`; arguments: `pair_partitions`, and what
+    `sign` has for shingles."""
     state = State.model_validate(task.inputs["state"])
     partitions, options = task.arguments["pair_partitions"], shingle_options(task.arguments)
     found = [rows for _, rows in shuffle.gather(task.corpus, task.inputs["requests"], task.inputs["index"])]
@@ -148,7 +145,8 @@ def fetch(task: Task) -> None:
     wanted = distinct(requests["row"].to_numpy() * partitions + requests["partition"].to_numpy())
     wanted_rows, wanted_partitions = wanted // partitions, wanted % partitions
     columns = ["component", "file", "position", "language", "text"]
-    with shuffle.writing(task.corpus, task.file("sent.shuffle"), SENT, partitions) as writer:
+    width = task.inputs["widths"]["sent"]
+    with shuffle.writing(task.corpus, task.file("sent.shuffle"), SENT, partitions, width=width) as writer:
         for rows, batch in documents.read_state(task.corpus, state, columns) if len(wanted) else ():
             asked = np.isin(rows, wanted_rows)
             if not asked.any():
@@ -168,8 +166,8 @@ def fetch(task: Task) -> None:
 
 
 def verify(task: Task) -> None:
-    """inputs: `pairs` and `sent` (files), `bases`; arguments: `partition`, `threshold` (edges below it are dropped), `compare`:
-    True writes each right document's Jaccard back to its part in place of edges."""
+    """inputs: `pairs` and `sent` (files), `bases`, `widths`; arguments: `partition`, `threshold` (edges below it are
+    dropped), `compare`: True writes each right document's Jaccard back to its part in place of edges."""
     partition = task.arguments["partition"]
     pair_tables = [rows for _, rows in shuffle.gather(task.corpus, task.inputs["pairs"], partition)]
     table = pa.concat_tables([PAIRS.empty_table(), *pair_tables])
@@ -186,8 +184,7 @@ def verify(task: Task) -> None:
     if task.arguments["compare"]:
         part, row = by_part(task.inputs["bases"], ordinal[right])
         compared = pa.table([pa.array(row), pa.array(similarity)], schema=COMPARED)
-        written = shuffle.write_partitions(task.corpus, task.file("compared.shuffle"), compared, part, len(task.inputs["bases"]))
-        task.receipt.add("compared", written, compared.num_rows)
+        shuffle_out(task, "compared", compared, part, len(task.inputs["bases"]))
         return
     good = similarity >= task.arguments["threshold"]
     left, right, similarity = left[good], right[good], similarity[good]
@@ -224,7 +221,7 @@ def unite(task: Task) -> None:
 
 
 def spread(task: Task) -> None:
-    """inputs: `edges` and `nodes` of one partition, `roots`; arguments: `partition`, `partitions`."""
+    """inputs: `edges` and `nodes` of one partition, `roots`, `widths`; arguments: `partition`, `partitions`."""
     partition, partitions = task.arguments["partition"], task.arguments["partitions"]
     edges, nodes = (documents.read_table(task.corpus, task.inputs[name]) for name in ("edges", "nodes"))
     ordinal, root = nodes["ordinal"].to_numpy(), nodes["root"].to_numpy()
@@ -235,13 +232,12 @@ def spread(task: Task) -> None:
     where = (_mixed(root) % np.uint64(partitions)).astype(np.int64)
     of_edge = where[_places(ordinal, edges["left"].to_numpy())]
     for name, table, target in (("edges", edges, of_edge), ("nodes", nodes.select(NODES.names), where)):
-        written = shuffle.write_partitions(task.corpus, task.file(f"{name}.shuffle"), table, target, partitions)
-        task.receipt.add(name, written, table.num_rows)
+        shuffle_out(task, name, table, target, partitions)
 
 
 def cluster(task: Task) -> None:
-    """inputs: `edges` and `nodes` (files), `bases`, `components`; arguments: `partition`, `chain`, `keep`, `priorities`,
-    `pair_partitions`."""
+    """inputs: `edges` and `nodes` (files), `bases`, `components`, `own`, `widths`; arguments: `partition`, `chain`, `keep`,
+    `priorities`, `pair_partitions`."""
     pairs, edges, number, ids, lengths = _edges(task)
     bases = task.inputs["bases"]
     part, row = by_part(bases, number)
@@ -256,14 +252,13 @@ def cluster(task: Task) -> None:
 
 
 def group(task: Task) -> None:
-    """inputs: `edges` and `nodes` (files), `bases`; arguments: `partition`: sends each document that stands in an edge the id
-    that names its group."""
+    """inputs: `edges` and `nodes` (files), `bases`, `widths`; arguments: `partition`: sends each document that stands in an
+    edge the id that names its group."""
     pairs, _, number, ids, _ = _edges(task)
     member, root = connected_components(pairs[:, 0], pairs[:, 1], len(number))
     part, row = by_part(task.inputs["bases"], number[member])
     table = pa.table([pa.array(row), ids.take(pa.array(root)).cast(pa.string())], schema=GROUPED)
-    written = shuffle.write_partitions(task.corpus, task.file("groups.shuffle"), table, part, len(task.inputs["bases"]))
-    task.receipt.add("groups", written, table.num_rows)
+    shuffle_out(task, "groups", table, part, len(task.inputs["bases"]))
 
 
 def _edges(task: Task) -> tuple[np.ndarray, pa.Table, np.ndarray, pa.Array, np.ndarray]:

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline import documents, shuffle
+from pipeline.duplicates import shuffle_out
 from pipeline.receipts import State
 from pipeline.rewriting import rewrite
 from pipeline.work import Task
@@ -56,7 +57,7 @@ def line_groups(task: Task) -> None:
     (numbers); arguments: `partition`, `scope`, `keep`, `max_documents`, `priorities`."""
     which = task.arguments["partition"], task.arguments["partitions"]
     found = list(shuffle.gather_residue(task.corpus, task.inputs["keys"], "high", *which))
-    part = np.concatenate([np.zeros(0, np.int64), *(np.full(rows.num_rows, index) for index, rows in found)])
+    part = np.concatenate([np.zeros(0, np.int64), *(sources for sources, _ in found)])
     table = pa.concat_tables([COUNTED.empty_table(), *(rows for _, rows in found)])
     high, low, number, row, length = (table[name].to_numpy() for name in COUNTED.names)
     component = np.asarray(task.inputs["components"], dtype=np.int64)[part]
@@ -73,8 +74,7 @@ def line_groups(task: Task) -> None:
     row = np.where(best, row[order], NOWHERE)[crowded]
     table = pa.table([pa.array(column) for column in (high[order][crowded], low[order][crowded], row)], schema=STAYS)
     parts = len(task.inputs["bases"])
-    written = shuffle.write_partitions(task.corpus, task.file("stays.shuffle"), table, part[order][crowded], parts)
-    task.receipt.add("stays", written, table.num_rows)
+    shuffle_out(task, "stays", table, part[order][crowded], parts)
     task.receipt.values = {"units": len(starts), "boilerplate": int((total > task.arguments["max_documents"]).sum())}
 
 

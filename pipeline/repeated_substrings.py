@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from manifests.identity import keyed_hash, printed_ids
 from pipeline import documents, shuffle
-from pipeline.duplicates import by_part
+from pipeline.duplicates import by_part, shuffle_out
 from pipeline.receipts import State
 from pipeline.rewriting import rewrite
 from pipeline.work import Task
@@ -50,8 +50,7 @@ def find_substrings(task: Task) -> None:
     edges = np.concatenate([np.zeros((0, 2), np.int64), *spans])
     part, row = by_part(task.inputs["bases"], rows)
     table = pa.table([pa.array(column, pa.int64()) for column in (row, edges[:, 0], edges[:, 1])], schema=SPANS)
-    written = shuffle.write_partitions(task.corpus, task.file("spans.shuffle"), table, part, len(task.inputs["bases"]))
-    task.receipt.add("spans", written, table.num_rows)
+    shuffle_out(task, "spans", table, part, len(task.inputs["bases"]))
     task.receipt.values = {
         "documents": len(number),
         "tokens": sum(map(len, hashes)),

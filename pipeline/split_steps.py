@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import cast
 
-from pipeline.duplicate_steps import verified_components
+from pipeline.duplicate_steps import Shapes, verified_components
 from pipeline.near_duplicates import SHINGLING
 from pipeline.provenance import UNICODE
 from pipeline.receipts import Receipts
 from pipeline.recipe import StageSpec
-from pipeline.steps import Done, Layout, path_of, prints, state_of, work
+from pipeline.steps import Done, Layout, path_of, paths, prints, state_of, work
 from pipeline.work import Work
 from stages import split
 from stages.split import SplitOptions
@@ -22,19 +22,20 @@ def add_split(layout: Layout, name: str, spec: StageSpec) -> None:
     before = dict(layout.latest)
     components = verified_components(layout, name, options, "corpus", "longest", before)
     group, assign, pick, closest = (f"{name}.{step}" for step in ("group", "assign", "pick", "closest"))
+    shapes = Shapes(layout, before)
     shingling = {key: getattr(options, key) for key in SHINGLING}
 
     def group_works(done: Done) -> list[Work]:
-        receipts = done[components]
         shared = {
             **layout.numbering(done, before),
-            "edges": [path_of(one, "edges") for one in receipts],
-            "nodes": [path_of(one, "nodes") for one in receipts],
+            **components.files(done),
+            "widths": {"groups": grouped.width(done)},
         }
-        return layout.over_partitions(group, "group", {"version": split.VERSION}, prints(receipts), shared)
+        upstream = (prints(done[components.step]),)
+        return layout.over_partitions(group, "group", {"version": split.VERSION}, upstream, shared, shapes.partitions(done))
 
     def assign_works(done: Done) -> list[Work]:
-        groups, upstream = [path_of(one, "groups") for one in done[group]], prints(done[group])
+        groups, upstream = grouped.files(done), prints(done[group])
         arguments = {
             "seed": layout.recipe.seed,
             "shares": options.shares,
@@ -49,15 +50,15 @@ def add_split(layout: Layout, name: str, spec: StageSpec) -> None:
                 f"{index:05d}",
                 "assign",
                 {**arguments, "of": receipt.fingerprint},
-                (receipt.fingerprint, *upstream),
+                (receipt.fingerprint, upstream),
                 {"state": state_of(receipt), "groups": groups, "index": index},
             )
             for index, receipt in enumerate(layout.plan.everywhere(done, before))
         ]
 
     def pick_works(done: Done) -> list[Work]:
-        given = {"held_out": [path_of(one, "held_out") for one in done[assign]]}
-        return [work(pick, "all", "pick_held_out", {"check_sample": options.check_sample}, prints(done[assign]), given)]
+        given = {"held_out": paths(done[assign], "held_out")}
+        return [work(pick, "all", "pick_held_out", {"check_sample": options.check_sample}, (prints(done[assign]),), given)]
 
     def closest_works(done: Done) -> list[Work]:
         sample = done[pick][0]
@@ -80,9 +81,10 @@ def add_split(layout: Layout, name: str, spec: StageSpec) -> None:
             documents.update(receipt.values["documents"])
         split.check(documents.elements(), options.shares)
 
-    layout.add(group, "name every cluster", [components], group_works)
+    layout.add(group, "name every cluster", components.needs, group_works)
+    grouped = shapes.to_parts(group, "groups")
     layout.plan.ends["split"] = layout.add(
-        assign, "train, validation, test by cluster", [*before.values(), group], assign_works, check
+        assign, "train, validation, test by cluster", [*before.values(), group, *grouped.steps], assign_works, check
     )
     if options.check_sample and options.shares != dict.fromkeys(options.shares, 0.0):
         layout.add(pick, "a sample of what is held out", [assign], pick_works)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from manifests.manifest import StageRecord
 from pipeline.corpus_log import LOG_ROWS
 from pipeline.inputs import Slice
+from pipeline.lists import Listed
 from pipeline.provenance import data_digests, versions
 from pipeline.receipts import Receipt, Receipts
 from pipeline.recipe import Recipe, StageSpec
@@ -21,9 +22,19 @@ from pipeline.resources import GIB, ResourceError, Resources
 from pipeline.work import Work
 from stages.stage import Filter, Stage
 
-PARTITION_BYTES = 128 << 20
-"""Input bytes for each partition of a shuffle."""
-MOST_PARTITIONS = 512
+if TYPE_CHECKING:
+    from pipeline.relay_steps import Relay
+
+PARTITION_BYTES, EVEN_PARTITIONS = 128 << 20, 512
+"""UTF-8 bytes of text for each partition of a shuffle, until there are so many: enough tasks for any cluster."""
+FULL_PARTITION_BYTES, FULL_PARTITION_DOCUMENTS = 384 << 20, 1 << 17
+"""What a partition has at most where there are more, so that its tasks stay below the gibibyte that they declare: see
+docs/scale.md."""
+MOST_PARTITIONS = 1 << 16
+"""Each is a part of a dozen steps, and 2 ms of the driver's time in each."""
+EXPECTED_TEXT, EXPECTED_DOCUMENT = 4, 2000
+"""Bytes of text that a byte of input may be, and that a document has, before anything is read: which relays a plan has follows
+from these, and no byte of the corpus."""
 
 REFERENCE_PRIORITY = 1 << 31
 """Above that of any component: documents of a reference corpus win."""
@@ -56,6 +67,7 @@ FUNCTIONS: dict[str, tuple[str, int]] = {
     "encode": ("pipeline.tokens:encode", 5),
     "pack": ("pipeline.tokens:pack", 1),
     "logs": ("pipeline.corpus_log:write_logs", 1),
+    "relay": ("pipeline.relays:relay", 1),
 }
 """What runs a part, and its version: bump it whenever the function writes something else for the same arguments."""
 
@@ -118,7 +130,7 @@ class Plan:
     of_one_component: set[str] = field(default_factory=set)
     """Steps whose parts are those of one component, and not of the whole corpus."""
     cut: tuple[int, int] = (1, LOG_ROWS)
-    """Partitions of each shuffle, and records of each log file."""
+    """Bytes of each partition of a shuffle, and records of each log file."""
 
     def declare(self, needs: Mapping[str, str]) -> None:
         """Changes what parts take: step, stage or word of a step's name → `cpus=2,memory=4GiB`. ResourceError for a name that no
@@ -156,10 +168,11 @@ class Layout:
         self.recipe = plan.recipe
         self.parts = plan.parts
         self.latest: dict[str, str] = {}
-        total = sum(one.size for part in self.parts.slices for one in part)
-        self.partitions = min(MOST_PARTITIONS, 1 << max(0, (total // PARTITION_BYTES)).bit_length())
+        self.expected_bytes = EXPECTED_TEXT * sum(one.size for part in self.parts.slices for one in part)
         self.log_rows = LOG_ROWS
-        self.plan.cut = (self.partitions, self.log_rows)
+        self.plan.cut = (PARTITION_BYTES, self.log_rows)
+        self.placed: Relay | None = None
+        """How the places of tokens get from shards to logs."""
         self.references: list[str] = []
         """Steps that read reference corpora."""
         self.priorities = [component.priority for component in self.recipe.components.values()]
@@ -240,7 +253,28 @@ class Layout:
         components = list(self.parts.component)
         for number, step in enumerate(references, len(self.parts.names)):
             components += [number] * len(done[step])
-        return {"bases": bases, "components": components, "own": len(self.parts)}
+        return {"bases": Listed(bases), "components": Listed(components), "own": len(self.parts)}
+
+    def partitions(self, done: Done, before: dict[str, str], references: Sequence[str] = ()) -> int:
+        """Of a shuffle of these documents: a power of two."""
+        number = size = 0
+        for receipt in self.plan.everywhere(done, before):
+            assert receipt.state is not None
+            number, size = number + receipt.state.documents_kept, size + text_bytes_of(receipt)
+        for step in references:
+            for shard in self.plan.references[step.partition(".")[2]].shards:
+                number, size = number + shard.documents, size + shard.text_bytes
+        return partitions_of(number, size)
+
+    def expected_partitions(self, references: Sequence[str] = ()) -> int:
+        """More than there will be, as far as the input's size tells."""
+        known = [shard for step in references for shard in self.plan.references[step.partition(".")[2]].shards]
+        size = self.expected_bytes + sum(shard.text_bytes for shard in known)
+        return partitions_of(self.expected_bytes // EXPECTED_DOCUMENT + sum(shard.documents for shard in known), size)
+
+    def number_of_parts(self, references: Sequence[str] = ()) -> int:
+        """Those of the corpus and of references."""
+        return len(self.parts) + sum(len(self.plan.references[step.partition(".")[2]].shards) for step in references)
 
     def record_bases(self, done: Done) -> list[int]:
         """For every part, the number of its first record within its component."""
@@ -265,9 +299,11 @@ class Layout:
         step: str,
         function: str,
         arguments: dict[str, Any],
+        partitions: int,
         references: Sequence[str] = (),
     ) -> list[Work]:
-        """One work for every part of the corpus, which reads the part's documents and nothing else.
+        """One work for every part of the corpus, which reads the part's documents and nothing else, and shuffles by the remainder
+        of a key.
 
         It is known by them and not by the steps that led to them, and how finely its shuffle files are cut is no part of what it
         is: so a corpus can grow without touching what its older parts wrote.
@@ -275,12 +311,18 @@ class Layout:
         works = []
         for index, receipt in enumerate(self.plan.everywhere(done, before, references)):
             state = state_of(receipt)
-            given = {"state": state, "partitions": self.partitions}
+            given = {"state": state, "partitions": partitions}
             works.append(work(step, f"{index:05d}", function, arguments, (state["digest"],), given))
         return works
 
     def over_partitions(
-        self, step: str, function: str, arguments: dict[str, Any], upstream: tuple[str, ...], shared: dict[str, Any]
+        self,
+        step: str,
+        function: str,
+        arguments: dict[str, Any],
+        upstream: tuple[str | Listed, ...],
+        shared: dict[str, Any],
+        partitions: int,
     ) -> list[Work]:
         """One work for every partition of a shuffle."""
         return [
@@ -288,16 +330,32 @@ class Layout:
                 step,
                 f"{index:05d}",
                 function,
-                {**arguments, "partition": index, "partitions": self.partitions},
+                {**arguments, "partition": index, "partitions": partitions},
                 upstream,
                 shared,
             )
-            for index in range(self.partitions)
+            for index in range(partitions)
         ]
 
 
+def partitions_of(documents: int, text_bytes: int) -> int:
+    """Into how many partitions so much text is shuffled: a power of two."""
+    full = max(documents // FULL_PARTITION_DOCUMENTS, text_bytes // FULL_PARTITION_BYTES)
+    return min(MOST_PARTITIONS, max(_power(full), min(EVEN_PARTITIONS, _power(text_bytes // PARTITION_BYTES))))
+
+
+def _power(number: int) -> int:
+    """The next power of two."""
+    return 1 << number.bit_length()
+
+
 def work(
-    step: str, part: str, function: str, arguments: dict[str, Any], upstream: tuple[str, ...], inputs: dict[str, Any]
+    step: str,
+    part: str,
+    function: str,
+    arguments: dict[str, Any],
+    upstream: tuple[str | Listed, ...],
+    inputs: dict[str, Any],
 ) -> Work:
     """A part that the function of this name in `FUNCTIONS` runs."""
     path, version = FUNCTIONS[function]
@@ -335,8 +393,13 @@ def path_of(receipt: Receipt, role: str) -> str | None:
     return receipt.files[role].path if role in receipt.files else None
 
 
-def prints(receipts: Sequence[Receipt]) -> tuple[str, ...]:
-    return receipts.fingerprints if isinstance(receipts, Receipts) else tuple(receipt.fingerprint for receipt in receipts)
+def prints(receipts: Sequence[Receipt]) -> Listed:
+    return Listed(receipts.fingerprints if isinstance(receipts, Receipts) else tuple(receipt.fingerprint for receipt in receipts))
+
+
+def paths(receipts: Sequence[Receipt], role: str) -> Listed:
+    """The files of this role, one of each part."""
+    return Listed([path_of(receipt, role) for receipt in receipts])
 
 
 def _options(spec: StageSpec) -> dict[str, Any]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import cast
 
+from manifests.manifest import SPLITS
 from pipeline import sample_budget, tokens
 from pipeline.provenance import data_digests, versions
+from pipeline.receipts import Receipt, Receipts
 from pipeline.recipe import StageSpec
+from pipeline.relay_steps import Relay, Shape
 from pipeline.resources import Resources
-from pipeline.steps import Done, Layout, path_of, prints, state_of, work
+from pipeline.steps import EXPECTED_DOCUMENT, Done, Layout, path_of, paths, prints, state_of, work
 from pipeline.work import Work
 from stages import shards, tokenizer
 from stages.shards import ShardOptions
@@ -59,12 +62,11 @@ def add_tokenizer(layout: Layout, name: str, spec: StageSpec) -> None:
 
     def make_works(done: Done) -> list[Work]:
         samples = {
-            name: [path_of(one, "sample") for one in layout.plan.receipts(done, sample, index)]
-            for index, name in enumerate(layout.parts.names)
+            name: paths(layout.plan.receipts(done, sample, index), "sample") for index, name in enumerate(layout.parts.names)
         }
         given = {"samples": samples, "options": options.model_dump(mode="json"), "paths": spec.data}
         arguments = {**identity, "shares": sample_budget.shares(options.mixture, counted(done))}
-        return [work(make, "all", "make_tokenizer", arguments, prints(done[sample]), given)]
+        return [work(make, "all", "make_tokenizer", arguments, (prints(done[sample]),), given)]
 
     layout.add(sample, "sample training documents", [splits], sample_works)
     memory = MEMORY + MEMORY_OF_DISTINCT * (min(options.distinct_bytes, options.sample_bytes) if options.file is None else 0)
@@ -93,8 +95,19 @@ def add_shards(layout: Layout, name: str, spec: StageSpec) -> None:
             found.append(tokens.shard_counts(totals[0], totals[1], options.target_tokens))
         return found
 
+    def lanes(done: Done) -> list[int]:
+        """Shards of each component."""
+        return [sum(one.values()) for one in counts(done)]
+
+    def encoded_shapes(done: Done) -> list[Shape]:
+        return [Shape(layout.parts.component.count(index), total) for index, total in enumerate(lanes(done))]
+
+    def encoded_receipts(done: Done) -> list[Receipts]:
+        return [layout.plan.receipts(done, encode, index) for index in range(len(layout.parts.names))]
+
     def encode_works(done: Done) -> list[Work]:
         shard_counts, bases = counts(done), layout.record_bases(done)
+        widths = [encoded.width(done, index) for index in range(len(layout.parts.names))]
         made = done[make][0]
         return [
             work(
@@ -116,6 +129,7 @@ def add_shards(layout: Layout, name: str, spec: StageSpec) -> None:
                     "tokenizer": path_of(made, "tokenizer"),
                     "bos": bos,
                     "engine": made.values["engine"],
+                    "width": widths[layout.parts.component[index]],
                 },
             )
             for index, receipt in enumerate(done[splits])
@@ -127,7 +141,9 @@ def add_shards(layout: Layout, name: str, spec: StageSpec) -> None:
         for index, component in enumerate(layout.parts.names):
             shard_counts = counts(done)[index]
             starts = tokens.shard_starts(shard_counts)
-            encoded = layout.plan.receipts(done, encode, index)
+            receipts, given = layout.plan.receipts(done, encode, index), {"tokens": encoded.files(done, index)}
+            given |= {"chunks": layout.chunks(done, index), "width": placed.width(done, index)}
+            upstream = prints(receipts)
             for which, number in ((which, number) for which, total in shard_counts.items() for number in range(total)):
                 arguments = {
                     "component": component,
@@ -140,9 +156,20 @@ def add_shards(layout: Layout, name: str, spec: StageSpec) -> None:
                     "version": shards.VERSION,
                     "libraries": versions(("pyarrow",)),
                 }
-                given = {"tokens": [path_of(one, "tokens") for one in encoded], "chunks": layout.chunks(done, index)}
-                works.append(work(pack, f"{component}-{which}-{number:05d}", "pack", arguments, prints(encoded), given))
+                works.append(work(pack, f"{component}-{which}-{number:05d}", "pack", arguments, (upstream,), given))
         return works
 
+    def placed_shapes(done: Done) -> list[Shape]:
+        return [Shape(total, layout.chunks(done, index)) for index, total in enumerate(lanes(done))]
+
+    def placed_receipts(done: Done) -> list[list[Receipt]]:
+        return [[one for one in done[pack] if one.values["component"] == name] for name in layout.parts.names]
+
+    shards_at_most = layout.expected_bytes // tokens.BYTES_PER_TOKEN // options.target_tokens + len(SPLITS)
+    chunks_at_most = layout.expected_bytes // EXPECTED_DOCUMENT // layout.log_rows + 1
     layout.add(encode, "encode every document", [splits, make], encode_works)
-    layout.plan.ends["pack"] = layout.add(pack, "write the shards", [encode], pack_works)
+    expected = Shape(len(layout.parts), shards_at_most)
+    encoded = Relay(layout, encode, "tokens", expected, encoded_shapes, encoded_receipts)
+    layout.plan.ends["pack"] = layout.add(pack, "write the shards", [encode, *encoded.steps], pack_works)
+    placed = Relay(layout, pack, "placed", Shape(shards_at_most, chunks_at_most), placed_shapes, placed_receipts)
+    layout.placed = placed

@@ -63,8 +63,9 @@ PLACED_ROWS = 65_536
 
 
 def encode(task: Task) -> None:
-    """Per part: tokens, shuffled by shard. inputs: `state`, `split`, `tokenizer`, `bos`, `engine`; arguments: `seed`, `base` (the
-    part's first record number in its component), `shards` (split → number of shards), `libraries`."""
+    """Per part: tokens, shuffled by shard. inputs: `state`, `split`, `tokenizer`, `bos`, `engine`, `width` of
+    streams; arguments: `seed`, `base` (the part's first record number in its component), `shards` (split → number of shards),
+    `libraries`."""
     state = State.model_validate(task.inputs["state"])
     check_libraries(task.arguments["libraries"])
     encoder = _encoder(task.corpus.read(task.inputs["tokenizer"]).decode(), task.inputs["bos"], task.inputs["engine"])
@@ -73,7 +74,7 @@ def encode(task: Task) -> None:
     columns = ["row", "component", "file", "position", "language", "text"]
     usage = Usage(encoder.vocabulary)
     total = sum(task.arguments["shards"].values())
-    with shuffle.writing(task.corpus, task.file("tokens.shuffle"), ENCODED, total, RUN_BYTES) as writer:
+    with shuffle.writing(task.corpus, task.file("tokens.shuffle"), ENCODED, total, RUN_BYTES, task.inputs["width"]) as writer:
         for rows, batch in documents.read_state(task.corpus, state, columns):
             splits = split_of.of(rows)["split"].to_pylist()
             ids = printed_ids(batch)
@@ -102,8 +103,8 @@ def _encoder(tokenizer_json: str, bos: str | None, engine: Engine) -> Encoder:
 
 
 def pack(task: Task) -> None:
-    """Per shard: the flat file and its index. inputs: `tokens` (files), `chunks` (number of log files of the component);
-    arguments: `component`, `split`, `number`, `partition`, `vocabulary`, `dtype`, `log_rows`.
+    """Per shard: the flat file and its index. inputs: `tokens` (files), `chunks` (number of log files of the component),
+    `width` of streams; arguments: `component`, `split`, `number`, `partition`, `vocabulary`, `dtype`, `log_rows`.
 
     Tokens wait on disk (`pipeline.token_spill`); held are the index's rows, and of the tokens one run of one shuffle file.
     """
@@ -131,7 +132,8 @@ def pack(task: Task) -> None:
     task.receipt.add("shard", out.written, total)
     index = pa.table([documents_in["id"], starts, lengths, documents_in["bytes"]], schema=SHARD_INDEX)
     task.receipt.add("index", write_parquet(task.corpus, task.file("shard.parquet"), index), len(order))
-    with shuffle.writing(task.corpus, task.file("placed.shuffle"), PLACED, task.inputs["chunks"], RUN_BYTES) as writer:
+    chunks, width = task.inputs["chunks"], task.inputs["width"]
+    with shuffle.writing(task.corpus, task.file("placed.shuffle"), PLACED, chunks, RUN_BYTES, width) as writer:
         for at in range(0, len(order), PLACED_ROWS):
             some = slice(at, at + PLACED_ROWS)
             columns = [ordinal[some], pa.repeat(name, len(ordinal[some])), starts[some], lengths[some]]

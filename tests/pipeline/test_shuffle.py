@@ -41,7 +41,11 @@ def test_every_row_of_every_file_arrives_in_its_partition_once_and_in_order(
             assert written.size == corpus.size(f"{number}.shuffle")
             names.append(written.path)
         for partition in range(5):
-            arrived = {number: rows for number, rows in gather(corpus, names, partition)}
+            arrived = {}
+            for sources, rows in gather(corpus, names, partition):
+                [number] = set(sources.tolist())
+                assert len(sources) == rows.num_rows and number not in arrived
+                arrived[number] = rows
             for number, rows in enumerate(contents):
                 mine = [(index, text, numbers) for index, (place, text, numbers) in enumerate(rows) if place == partition]
                 if not mine:

@@ -58,6 +58,7 @@ def encode_part(corpus: Folder, rows: int, shards: int, engine: str, name: str =
     state = State(documents="documents.arrow", rows=rows, documents_kept=rows, digest="")
     arguments = {"seed": 1, "shards": {"train": shards, "validation": 0, "test": 0}, "base": 0, "libraries": versions(LIBRARIES)}
     inputs = {"state": state.model_dump(), "split": "split.arrow", "tokenizer": "tokenizer.json", "bos": None, "engine": engine}
+    inputs["width"] = 1
     work = Work("encode", name, "pipeline.tokens:encode", 1, {**arguments, "name": name}, (), inputs)
     receipt = Receipt(step="encode", part=name, fingerprint=work.fingerprint)
     tokens.encode(Task(corpus, work, receipt))
@@ -68,7 +69,8 @@ def pack_shard(corpus: Folder, files: list[str], number: int, vocabulary: int, d
     """What the step makes of partition `number` of shuffle files."""
     arguments = {"component": "bench", "split": "train", "number": number, "partition": number, "libraries": {}}
     arguments |= {"vocabulary": vocabulary, "dtype": dtype, "log_rows": 1 << 20}
-    work = Work("pack", str(number), "pipeline.tokens:pack", 1, arguments, (), {"tokens": files, "chunks": 1 << 10})
+    inputs = {"tokens": files, "chunks": 1 << 10, "width": 1}
+    work = Work("pack", str(number), "pipeline.tokens:pack", 1, arguments, (), inputs)
     receipt = Receipt(step="pack", part=str(number), fingerprint=work.fingerprint)
     tokens.pack(Task(corpus, work, receipt))
     return receipt
