@@ -180,7 +180,7 @@ def clean(
     corpus: Annotated[str, typer.Argument(help="folder or URL of a corpus")],
     work_files: Annotated[bool, typer.Option("--work-files", help="delete the work files of the finished corpus too")] = False,
 ) -> None:
-    """Delete the work files and receipts that earlier recipes left; a finished corpus stays whole."""
+    """Delete the work files and receipts that earlier recipes left, and old journals; a finished corpus stays whole."""
     from manifests.manifest import ManifestError
     from manifests.storage import Folder, StorageError
     from pipeline.cleaning import clean as clean_corpus

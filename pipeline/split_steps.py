@@ -79,7 +79,7 @@ def add_split(layout: Layout, name: str, spec: StageSpec) -> None:
         documents = Counter[str]()
         for receipt in receipts:
             documents.update(receipt.values["documents"])
-        split.check(documents.elements(), options.shares)
+        split.check(documents, options.shares)  # which counts a Counter without a step for every document
 
     layout.add(group, "name every cluster", components.needs, group_works)
     grouped = shapes.to_parts(group, "groups")

@@ -4,6 +4,7 @@ documents is compared with every document of another split."""
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -88,9 +89,8 @@ def compare_held_out(task: Task) -> None:
     id (of several the first).
     """
     state = State.model_validate(task.inputs["state"])
-    sample = documents.read_table(task.corpus, task.inputs["sample"])
-    names, options = sample["id"].to_pylist(), shingle_options(task.arguments)
-    held_out = HeldOut(_sets(sample), sample["split"].to_pylist())
+    options = shingle_options(task.arguments)
+    names, held_out = _indexed(task.corpus.url, task.inputs["sample"])
     splits = PartSplits(task.corpus, task.inputs["split"])
     compared, near = 0, 0
     best: tuple[float, str, str] | None = None
@@ -104,6 +104,13 @@ def compare_held_out(task: Task) -> None:
             best = pair if best is None else min(best, pair)
     values = {"jaccard": -best[0], "held_out": best[1], "other": best[2]} if best else {}
     task.receipt.values = {"compared": compared, "near": near, **values}
+
+
+@lru_cache(maxsize=1)
+def _indexed(corpus: str, name: str) -> tuple[list[str], HeldOut]:
+    """Ids of a sample, and the sample to compare with: kept for the next part, since its index takes longer than a small part."""
+    sample = documents.read_table(Folder(corpus), name)
+    return sample["id"].to_pylist(), HeldOut(_sets(sample), sample["split"].to_pylist())
 
 
 def _held_out(task: Task, batch: pa.RecordBatch, ids: list[str], splits: list[str], held: pa.Table) -> list[pa.Table]:

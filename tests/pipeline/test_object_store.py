@@ -7,10 +7,12 @@ import json
 import os
 import socket
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -20,8 +22,12 @@ from manifests.manifest import Manifest, ManifestError
 from manifests.storage import Folder, StorageError, Written
 from manifests.verify import verify
 from pipeline import lock
+from pipeline.cleaning import clean
 from pipeline.commands import app
+from pipeline.execution import InlineExecutor, Outcome
 from pipeline.lock import Locked, exclusive
+from pipeline.status import look
+from pipeline.work import Work
 from stages.commands import app as teller
 from tests.pipeline.crawl import article, build, small_recipe, write_small
 
@@ -165,6 +171,97 @@ def test_a_corpus_on_s3_is_the_corpus_on_this_disk(folder: Folder, tmp_path: Pat
     assert (beyond.exit_code, f"there is no token {last + 1:,}" in beyond.stderr) == (1, True)
     folder.write(shard, folder.read(shard)[:-2])
     assert any(finding.startswith(f"{shard}: ") for finding in verify(folder, there))
+
+
+class Looking(InlineExecutor):
+    """Asks how a corpus stands, from another thread of control, while a step runs: as soon as its journal tells of a part."""
+
+    def __init__(self, step: str) -> None:
+        self.step = step
+        self.said: list[str] = []
+
+    def run(self, corpus_url: str, works: list[Work]) -> Generator[Outcome, None, None]:
+        for number, outcome in enumerate(super().run(corpus_url, works)):
+            if outcome.work.step == self.step and number == 1:
+                while not (steps := look(Folder(corpus_url)).progress["steps"]) or steps[-1]["done"] < 1:
+                    pass
+                self.said.append(CliRunner().invoke(app, ["status", corpus_url]).stdout)
+            yield outcome
+
+
+def events(folder: Folder) -> list[dict[str, Any]]:
+    run = folder.read("runs/latest").decode()
+    logs = [name for name in folder.names(f"runs/{run}") if name.endswith(".jsonl")]
+    return [json.loads(line) for name in logs for line in folder.read(name).splitlines()]
+
+
+def test_a_run_on_s3_is_watched_from_elsewhere_and_its_journal_is_whole(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is an object for every so many lines: here one for every line that waits when the journal looks."""
+    for name, value in {"REMOTE_SECONDS": 0.01, "SEGMENT_BYTES": 1}.items():
+        monkeypatch.setattr(f"pipeline.journal.{name}", value)
+    files = {f"{name}.jsonl": [{"text": article(f"{name} {i}")} for i in range(3)] + [{"text": "short"}] for name in "abc"}
+    stages = ["repair", {"gopher_quality": {"min_words": 50}}, "personal_data"]
+    recipe = write_small(tmp_path, files, small_recipe(stages, ["exact_dedup"]))
+    looking = Looking("docs.3.personal_data")
+    digest = build(recipe, folder.url, 1000, looking).manifest.digest
+    [said] = looking.said
+    assert f"running: process {os.getpid()} on {socket.gethostname()}, since 20" in said
+    assert "step 3 of 7, docs.3.personal_data (personal_data): 1 of 3 parts" in said
+    assert "so far 12 documents in, 3 removed, 9 left" in said
+    run = folder.read("runs/latest").decode()
+    assert len([name for name in folder.names(f"runs/{run}") if "/log-" in name]) > 2
+    told = events(folder)
+    assert [one["event"] for one in told][:2] == ["run_started", "step_started"] and told[-1]["event"] == "run_finished"
+    assert sum(one["event"] == "part_done" for one in told) == sum(name.count("/") == 2 for name in folder.names("receipts"))
+    assert {one["run"] for one in told} == {run}
+    finished = json.loads(CliRunner().invoke(app, ["status", folder.url, "--json"]).stdout)
+    assert (finished["state"], finished["digest"], finished["documents_removed"]) == ("finished", digest, 3)
+
+
+def test_a_run_on_s3_that_died_is_told_from_one_that_is_silent(
+    folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = write_small(tmp_path, {"a.jsonl": [{"text": "one"}]}, small_recipe([]))
+    build(recipe, folder.url)
+    folder.delete("manifest.json")
+    name = f"runs/{folder.read('runs/latest').decode()}/progress.json"
+    said = json.loads(folder.read(name))
+    monkeypatch.setattr("pipeline.status.REMOTE_SECONDS", 0.1)
+    monkeypatch.setattr("pipeline.status.LOCAL_SECONDS", 0.02)
+    elsewhere = {**said, "state": "running", "host": "elsewhere", "updated": 1.0}
+    folder.write(name, json.dumps(elsewhere).encode())
+    assert look(folder).state == "dead", "of a long time ago, and nothing comes"
+    here = {**said, "state": "running", "process": 1 << 22}
+    folder.write(name, json.dumps(here).encode())
+    assert look(folder).state == "dead", "its process is not on this machine, where it ran"
+    folder.write(name, json.dumps({**elsewhere, "updated": time.time()}).encode())
+    assert look(folder).state == "running"
+    result = CliRunner().invoke(app, ["status", folder.url])
+    assert "running: process" in result.stdout and "on elsewhere" in result.stdout
+    folder.write("runs/latest", b"\xff")
+    assert look(folder).state == "none"
+
+
+def test_relays_and_old_journals_on_s3(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes that a disk has, through relays whose lists and files lie on the store; and `clean` there."""
+    monkeypatch.setattr("pipeline.steps.PARTITION_BYTES", 3000)
+    monkeypatch.setattr("pipeline.cleaning.KEPT_RUNS", 1)
+    files = {
+        f"{name}.jsonl": [{"text": article(f"{name} {i}")} for i in range(3)] + [{"text": article("twice")}] for name in "abc"
+    }
+    recipe = write_small(tmp_path, files, small_recipe(["repair"], ["exact_dedup"]))
+    here = build(recipe, tmp_path / "corpus", 1000)
+    monkeypatch.setattr("pipeline.relay_steps.MOST_PIECES", 0)
+    monkeypatch.setattr("pipeline.relay_steps.RELAY_FILES", 2)
+    there = build(recipe, folder.url, 1000)
+    assert there.manifest.digest == here.manifest.digest
+    assert there.ran["corpus.1.exact_dedup.keys.keys.relay"] > 1
+    folder.write("runs/20000101T000000Z-00000000/log-00000.jsonl", b"{}\n")
+    assert clean(folder) == (1, 3)
+    assert not any("/lists/" in name for name in folder.names("steps"))
+    assert list(verify(folder, there.manifest)) == []
 
 
 def test_a_second_run_is_refused_and_names_the_first(folder: Folder, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -282,6 +283,31 @@ def test_cleaning_leaves_a_whole_corpus_and_what_the_next_run_needs(small: Recip
     assert result.exit_code == 0
     assert corpus.names("steps") == []
     assert list(verify(corpus, again.manifest)) == []
+
+
+def test_cleaning_leaves_the_newest_journals_and_that_of_the_run_that_made_the_corpus(small: Recipe, tmp_path: Path) -> None:
+    corpus = Folder(tmp_path / "corpus")
+    digest = build(small, tmp_path / "corpus").manifest.digest
+    made = corpus.read("runs/latest").decode()
+    names = [f"20990101T0000{number:02d}Z-00000000" for number in range(14)]
+    for number, name in enumerate([*names, "20000101T000000Z-00000000", "20000101T000001Z-00000000"]):
+        corpus.write(f"runs/{name}/log.jsonl", b"{}\n")
+        corpus.write(f"runs/{name}/progress.json", told_bytes(digest) if number == 14 else b"not JSON")
+    deleted, size = clean(corpus)
+    assert (deleted, size) == (12, sum(map(len, [b"{}\n" * 6, b"not JSON" * 5, told_bytes(digest)])))
+    assert {name.split("/")[1] for name in corpus.names("runs")} == {"latest", made, *names[4:]}
+    corpus.write("runs/latest", names[5].encode())
+    for number in range(20):
+        corpus.write(f"runs/20990102T0000{number:02d}Z-00000000/log-00000.jsonl", b"{}\n")
+    clean(corpus)
+    kept = {name.split("/")[1] for name in corpus.names("runs")}
+    assert made in kept and names[5] in kept and len(kept) == 10 + 3
+    assert clean(corpus) == (0, 0)
+    assert not any(build(small, tmp_path / "corpus").ran.values())
+
+
+def told_bytes(digest: str) -> bytes:
+    return json.dumps({"state": "finished", "digest": digest}).encode()
 
 
 def test_sigterm_ends_a_run_with_143_and_the_same_command_goes_on(small: Recipe, tmp_path: Path) -> None:
