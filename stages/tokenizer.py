@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -173,9 +173,13 @@ class Encoder:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True  # text that spells a special token is text
+        if not isinstance(self._tokenizer.model, models.BPE):
+            raise TokenizerError(f"its model is {type(self._tokenizer.model).__name__}: only byte-level BPE is supported")
+        self._normalises = self._tokenizer.normalizer is not None
         added = json.loads(tokenizer_json).get("added_tokens") or []
-        self.special_tokens: dict[str, int] = {token["content"]: token["id"] for token in added if token.get("special")}
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        self._check_ids(vocabulary, added)
+        self.special_tokens: dict[str, int] = {token["content"]: token["id"] for token in added if token.get("special")}
         self.vocabulary = max(vocabulary.values(), default=-1) + 1
         if not 0 < self.vocabulary <= LARGEST_VOCABULARY:
             raise TokenizerError(
@@ -221,14 +225,28 @@ class Encoder:
         offsets, ids = self._joined(found)
         left = np.flatnonzero(self._sizes(offsets, ids) != sizes).tolist()
         if left:
-            others = self._tokenizer.encode_batch_fast([texts[row] for row in left], add_special_tokens=False)
-            for row, encoding in zip(left, others, strict=True):
-                found[row] = np.array(encoding.ids, np.uint32)
+            for row, slow in zip(left, self._slow([texts[row] for row in left]), strict=True):
+                found[row] = slow
             offsets, ids = self._joined(found)
             lost = np.flatnonzero(self._sizes(offsets, ids) != sizes).tolist()
             if lost:
                 raise TokenizerError(f"it changes text: not every byte of {texts[lost[0]][:60]!r} is in its tokens")
+        if self._normalises:  # as many bytes need not be the same ones
+            for row, text in enumerate(texts):
+                if self.decode(ids[offsets[row] : offsets[row + 1]]) != text.encode():
+                    raise TokenizerError(f"it changes text: normalised, {text[:60]!r} is another text")
         return offsets, ids
+
+    def _slow(self, texts: list[str]) -> list[np.ndarray]:
+        """The ids of every text by `tokenizers`; TokenizerError where its regular expression gives up: Oniguruma does
+        after ten million steps back in one place."""
+        try:
+            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        except BaseException as error:  # a panic of the library is no Exception
+            if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError | GeneratorExit):
+                raise
+            raise TokenizerError(f"it cannot cut one of {len(texts)} texts, such as {texts[0][:60]!r}: {error}") from None
+        return [np.array(encoding.ids, np.uint32) for encoding in encodings]
 
     def _joined(self, found: list[np.ndarray | None]) -> tuple[np.ndarray, np.ndarray]:
         """BOS and the ids of each text, one after another; those of a text without any are BOS."""
@@ -279,6 +297,18 @@ class Encoder:
         edges = np.zeros(self.vocabulary + 1, np.int64)
         np.cumsum([len(piece) for piece in self._bytes_of], out=edges[1:])
         return np.frombuffer(b"".join(self._bytes_of), np.uint8), edges
+
+    def _check_ids(self, vocabulary: dict[str, int], added: list[dict[str, Any]]) -> None:
+        """The file's ids are those at work, each of one token: otherwise nobody could tell what an id stands for."""
+        for token in added:
+            number = self._tokenizer.token_to_id(token["content"])
+            if number != token["id"]:
+                raise TokenizerError(f"its added token {token['content']!r} has the id {token['id']} there, and {number} at work")
+        if len(set(vocabulary.values())) < len(vocabulary):
+            owner: dict[int, str] = {}
+            for name, number in sorted(vocabulary.items()):
+                if owner.setdefault(number, name) != name:
+                    raise TokenizerError(f"its tokens {owner[number]!r} and {name!r} both have the id {number}")
 
     def _find_bos(self, wanted: str | None) -> int:
         names = BOS_NAMES if wanted is None else (wanted,)

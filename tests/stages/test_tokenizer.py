@@ -1,8 +1,11 @@
+import json
 import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -233,6 +236,57 @@ def test_a_tokenizer_that_lacks_bytes_is_refused() -> None:
 def test_a_tokenizer_that_normalises_is_refused() -> None:
     with pytest.raises(TokenizerError, match="it changes text"):
         Encoder(given_tokenizer(sorted(pre_tokenizers.ByteLevel.alphabet()), normalizers.NFC()))
+
+
+def test_a_text_that_is_normalised_to_as_many_other_bytes_is_refused() -> None:
+    """No probe has the word; its tokens are as long as it is."""
+    swap = normalizers.Replace("harbour", "HARBOUR")
+    encoder = Encoder(given_tokenizer(sorted(pre_tokenizers.ByteLevel.alphabet()), swap))
+    assert encoder.decode(np.array(ids_of(encoder, "the haven"))) == b"the haven"
+    with pytest.raises(TokenizerError, match="it changes text: normalised, 'the harbour' is another text"):
+        ids_of(encoder, "the harbour")
+
+
+def changed(change: Callable[[dict[str, Any]], None]) -> str:
+    description = json.loads(given_tokenizer(sorted(pre_tokenizers.ByteLevel.alphabet())))
+    change(description)
+    return json.dumps(description)
+
+
+def test_two_tokens_of_one_id_are_refused() -> None:
+    def change(description: dict[str, Any]) -> None:
+        vocabulary = description["model"]["vocab"]
+        one, other = [name for name in vocabulary if len(name) == 2][:2]
+        vocabulary[one] = vocabulary[other]
+
+    with pytest.raises(TokenizerError, match=r"its tokens '..' and '..' both have the id \d+"):
+        Encoder(changed(change))
+
+
+@pytest.mark.parametrize("number", [300, 5_000, 5_000_000])
+def test_an_added_token_that_has_another_id_at_work_than_in_its_file_is_refused(number: int) -> None:
+    with pytest.raises(TokenizerError, match=f"its added token '<s>' has the id {number} there, and 0 at work"):
+        Encoder(changed(lambda description: description["added_tokens"][0].update(id=number)))
+
+
+def test_a_model_that_is_not_bpe_is_refused_though_it_has_all_bytes() -> None:
+    def change(description: dict[str, Any]) -> None:
+        words = {"type": "WordPiece", "unk_token": "there", "continuing_subword_prefix": "", "max_input_chars_per_word": 4}
+        description["model"] = {**words, "vocab": {**description["model"]["vocab"], "there": 700}}
+
+    with pytest.raises(TokenizerError, match="its model is WordPiece: only byte-level BPE is supported"):
+        Encoder(changed(change))
+
+
+def test_a_text_on_which_the_pattern_of_a_given_tokenizer_gives_up_is_named() -> None:
+    def change(description: dict[str, Any]) -> None:
+        split = {"type": "Split", "pattern": {"Regex": "(a+)+$|."}, "behavior": "Isolated", "invert": False}
+        level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+        description["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, level]}
+
+    encoder = Encoder(changed(change))
+    with pytest.raises(TokenizerError, match=r"it cannot cut one of 1 texts, such as 'a{40}b': .*retry-limit"):
+        ids_of(encoder, "a" * 40 + "b")
 
 
 def test_a_tokenizer_without_a_beginning_is_refused_unless_it_is_named() -> None:
