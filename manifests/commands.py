@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from manifests import manifest_commands
+from manifests.report.commands import report
 from manifests.terminal import terminal, visible
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "corpusmill.commands"
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Question a finished corpus.")
 app.add_typer(manifest_commands.app, name="manifest")
+app.command()(report)
 
 CorpusArgument = Annotated[str, typer.Argument(help="folder or URL of a corpus")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]

@@ -1,0 +1,93 @@
+"""`corpusmill report`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from manifests.terminal import visible
+
+if TYPE_CHECKING:
+    from manifests.manifest import Manifest
+    from manifests.mixture import Plan
+    from manifests.storage import Folder
+
+
+def report(
+    corpus: Annotated[str, typer.Argument(help="folder or URL of a corpus")],
+    output: Annotated[str, typer.Option(help="the page to write")] = "report.html",
+    run: Annotated[list[Path] | None, typer.Option(help="folder of a training run to show; repeat")] = None,
+    mixture: Annotated[str | None, typer.Option(help="a mixture in YAML to show; needs --tokens")] = None,
+    tokens: Annotated[float | None, typer.Option(min=1, help="target tokens of the run of --mixture")] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace the page that is there")] = False,
+) -> None:
+    """Show a corpus in pictures: one HTML file that loads nothing, of its funnel, rules, signals, duplicates, tokens and gaps."""
+    import duckdb
+
+    from manifests.manifest import ManifestError, open_corpus
+    from manifests.mixture import MixtureError
+    from manifests.report.figures import RunError
+    from manifests.report.page import report as page
+    from manifests.storage import Folder, StorageError
+
+    if (mixture is None) != (tokens is None):
+        raise typer.BadParameter("--mixture needs --tokens, and --tokens needs --mixture")
+    try:
+        folder, manifest = open_corpus(corpus)
+    except (ManifestError, StorageError, OSError) as error:
+        _fail(f"{corpus} is no corpus that can be read: {error}")
+    where, name = os.path.split(output)
+    if not name or name in (".", ".."):
+        raise typer.BadParameter(f"{output!r} names no file", param_hint="--output")
+    if _inside(folder, where or "."):
+        _fail(f"{output} is inside the corpus, which holds nothing but what its manifest lists; name another place")
+    try:
+        target = Folder(where or ("/" if output.startswith("/") else "."))
+        if target.exists(name) and not force:
+            _fail(f"{output} is there already; --force replaces it")
+        planned = None if mixture is None or tokens is None else _planned(folder, manifest, mixture, tokens)
+        data = page(folder, manifest, run or (), planned).encode()
+        if force:
+            target.write(name, data)
+        elif not target.create(name, data):
+            _fail(f"{output} is there already; --force replaces it")
+    except duckdb.Error as error:
+        _fail(f"the logs of {corpus} cannot be read; `corpusmill verify` says what is wrong: {error}")
+    except (RunError, MixtureError, StorageError, OSError) as error:
+        _fail(str(error))
+    typer.echo(visible(f"{output}: {len(data):,} bytes"))
+
+
+def _planned(folder: Folder, manifest: Manifest, path: str, tokens: float) -> Plan:
+    from manifests import mixture as mixtures
+
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise mixtures.MixtureError(f"{path}: {error}") from None
+    if not tokens < float("inf"):
+        raise mixtures.MixtureError(f"--tokens {tokens}: a run has an end")
+    languages = mixtures.tokens_by_language(folder, manifest)
+    return mixtures.plan(manifest.content, mixtures.read_mixture(text), int(tokens), languages)
+
+
+def _inside(corpus: Folder, where: str) -> bool:
+    """Whether a folder is the corpus or lies in it, links followed."""
+    from manifests.storage import is_remote
+
+    if corpus.local != (not is_remote(where)):
+        return False
+    root, place = corpus.root, where.removeprefix("file://")
+    if corpus.local:
+        root, place = os.path.realpath(root), os.path.realpath(place)
+    else:
+        root, place = corpus.url.rstrip("/"), where.rstrip("/")
+    return place == root or place.startswith(root.rstrip("/") + "/")
+
+
+def _fail(message: str) -> None:
+    typer.echo(visible(f"error: {message}"), err=True)
+    raise typer.Exit(1)
