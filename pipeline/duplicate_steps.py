@@ -15,10 +15,14 @@ from pipeline.relay_steps import Relay, Shape
 from pipeline.steps import Done, Layout, path_of, paths, prints, state_of, text_bytes_of, work
 from pipeline.work import Work
 from stages import exact_dedup, line_dedup, minhash, substring_dedup
+from stages.clusters import Union
 from stages.exact_dedup import ExactDedupOptions
 from stages.line_dedup import UNITS, LineDedupOptions
 from stages.minhash import BandOptions, MinHashOptions
 from stages.substring_dedup import SubstringDedupOptions
+
+UNITE_MEMORY = 768 << 20
+"""What uniting takes beside its union: a run of its shuffle file twice, and the nodes of one partition."""
 
 
 def add_exact_dedup(layout: Layout, name: str, spec: StageSpec) -> None:
@@ -331,7 +335,12 @@ def _unite(layout: Layout, name: str, verify: str, shapes: Shapes) -> Components
             for index, receipt in enumerate(done[verify])
         ]
 
-    layout.add(unite, "unite the components of all partitions", [verify], unite_works)
+    def unite_memory(done: Done) -> int:
+        total = sum(state_of(receipt)["rows"] for receipt in layout.plan.everywhere(done, shapes.before, shapes.references))
+        members = sum(receipt.files["nodes"].rows for receipt in done[verify])  # who stands in several partitions, several times
+        return UNITE_MEMORY + Union.bytes_for(total, min(members, total))
+
+    layout.add(unite, "unite the components of all partitions", [verify], unite_works, memory=unite_memory)
     layout.add(spread, "bring every component together", [verify, unite], spread_works)
     components = Components(shapes, spread)
     return components

@@ -13,6 +13,9 @@ from pipeline import shuffle
 from pipeline.shuffle import SOURCE, TARGET, ShuffleWriter
 from pipeline.work import Task
 
+RUN_BYTES = 128 << 20
+"""Of rows that a relay collects before it takes them apart, for which it has them twice."""
+
 
 def relay(task: Task) -> None:
     """inputs: `files`, and `first`, the number of the first of them; arguments: `stream` of `streams`, and `width` of a stream
@@ -35,7 +38,7 @@ def relay(task: Task) -> None:
                 target = rows[TARGET.name].to_numpy() - low
                 rows = rows.drop_columns(TARGET.name)
             rows = rows.append_column(SOURCE, pa.array(first + source, SOURCE.type))
-            writer = writer or ShuffleWriter(out, rows.schema, own)
+            writer = writer or ShuffleWriter(out, rows.schema, own, RUN_BYTES)
             writer.add(rows, target)
         writer = writer or ShuffleWriter(out, pa.schema([SOURCE]), own)
         writer.finish()

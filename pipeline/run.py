@@ -204,7 +204,7 @@ class _Found:
 
 def _run_step(step: Step, done: Done, known: Receipts | None, this: _Run) -> tuple[Receipts, int]:
     """The step's receipts, and how many parts had to run. `known` are all of them, where they have been read already."""
-    works = step.works(done)
+    step, works = step.counted(done), step.works(done)
     prints = [work.fingerprint for work in works]
     tally = this.tally.begin(step.name, step.about, len(set(prints)), step.resources)
     found = _there(step, prints, known, this)

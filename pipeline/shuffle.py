@@ -90,7 +90,8 @@ class ShuffleWriter:
     def _end_run(self) -> None:
         if not self._tables:
             return
-        table = pa.concat_tables(self._tables)
+        # In one piece: rows are picked for every stream, and each time the pieces would be copied together first.
+        table = pa.concat_tables(self._tables).combine_chunks()
         partition = np.concatenate(self._where)
         self._tables, self._where, self._held = [], [], 0
         order = np.argsort(partition, kind="stable")

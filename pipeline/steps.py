@@ -91,6 +91,14 @@ class Step:
     """Looks at the finished parts together; raises when the corpus cannot go on from them."""
     resources: Resources = field(default_factory=Resources)
     """Of each of its parts."""
+    memory: Callable[[Done], int] | None = None
+    """Bytes that a part takes, where that follows from counts: what is declared if it is more."""
+
+    def counted(self, done: Done) -> Step:
+        """The step as it is declared once the counts are there."""
+        if self.memory is None or self.memory(done) <= self.resources.memory:
+            return self
+        return replace(self, resources=replace(self.resources, memory=self.memory(done)))
 
 
 @dataclass(frozen=True)
@@ -185,9 +193,10 @@ class Layout:
         works: Callable[[Done], list[Work]],
         check: Callable[[Receipts], None] | None = None,
         resources: Resources | None = None,
+        memory: Callable[[Done], int] | None = None,
     ) -> str:
         resources = resources or RESOURCES.get(name.rpartition(".")[2], Resources())
-        self.plan.steps.append(Step(name, about, tuple(dict.fromkeys(needs)), works, check, resources))
+        self.plan.steps.append(Step(name, about, tuple(dict.fromkeys(needs)), works, check, resources, memory))
         return name
 
     def decides(self, step: str, *components: str) -> None:

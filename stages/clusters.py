@@ -145,6 +145,11 @@ class Union:
         self._before = np.concatenate([[0], before[:-1]]).astype(width)
         self._parent = np.arange(self._count, dtype=width)
 
+    @staticmethod
+    def bytes_for(documents: int, members: int) -> int:
+        """What it takes of so many while it is built, which is most."""
+        return documents * 9 // 16 + members * (4 if members < 1 << 32 else 8)
+
     def __len__(self) -> int:
         return self._count
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from typer.testing import CliRunner
 from manifests.storage import Folder
 from pipeline import standing
 from pipeline.commands import app
-from pipeline.execution import IN_FLIGHT_PER_CPU, RayExecutor
+from pipeline.execution import IN_FLIGHT_PER_CPU, InlineExecutor, Outcome, RayExecutor
 from pipeline.plan import make_plan
 from pipeline.progress import Progress
 from pipeline.receipts import HELD_BYTES, Count, FileEntry, Packed, Receipt, Receipts
 from pipeline.resources import GIB, MIB, Clock, ResourceError, Resources, observed
 from pipeline.run import run
 from pipeline.work import Work
+from stages.clusters import Union
 from stages.sandbox import Sandbox
 from tests.pipeline.crawl import ONE_FILE_A_PART, Crawl, article, build, small_recipe, write_small
 
@@ -237,3 +239,33 @@ def test_ray_holds_nothing_after_a_run_and_few_parts_are_in_flight(one_worker: R
     total, left = one_worker.ray.cluster_resources(), one_worker.ray.available_resources()
     assert total["object_store_memory"] == left["object_store_memory"]
     assert done.manifest.digest == build(recipe, tmp_path / "here", ONE_FILE_A_PART).manifest.digest
+
+
+def test_uniting_declares_what_the_counts_of_pairs_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.duplicate_steps.UNITE_MEMORY", 3 * GIB)
+    declared: dict[str, int] = {}
+
+    class Noting(InlineExecutor):
+        def run(self, corpus_url: str, works: list[Work]) -> Generator[Outcome, None, None]:
+            declared.update((work.step, work.resources.memory) for work in works)
+            yield from super().run(corpus_url, works)
+
+    files = {"a.jsonl": [{"text": article(number % 3)} for number in range(6)]}
+    build(write_small(tmp_path, files, small_recipe([], ["minhash"])), tmp_path / "corpus", executor=Noting())
+    assert declared["corpus.1.minhash.unite"] == 3 * GIB + Union.bytes_for(6, 6)
+    assert declared["corpus.1.minhash.verify"] == GIB
+
+
+@pytest.mark.parametrize("members", [100, 1_000_000])
+def test_a_union_takes_no_more_than_it_says(members: int) -> None:
+    documents = 40_000_000
+    number = np.sort(np.random.default_rng(1).integers(0, documents, members))
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        union = Union(documents, [number])
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert len(union) == len(np.unique(number))
+    assert documents * 5 // 16 < peak <= Union.bytes_for(documents, len(union)) + (1 << 20)
