@@ -28,8 +28,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from manifests.packing import Int64, cut
 from trainer.corpus import Component, Corpus
-from trainer.packing import Int64, cut
 from trainer.ranks import Ranks
 
 Float64 = npt.NDArray[np.float64]
@@ -50,10 +50,10 @@ PROBE_MEAN_TOLERANCE = {"float32": 1e-4, "bfloat16": 1e-3}
 no preferred sign, and in one shape it is the same (docs/training.md has the figures)."""
 DECIDING_FILES = (
     *(f"trainer/{name}.py" for name in (
-        "checkpoint", "configuration", "corpus", "evaluation", "fused", "loader", "model", "packing", "parallel", "presets", "ranks",
+        "checkpoint", "configuration", "corpus", "evaluation", "fused", "loader", "model", "parallel", "presets", "ranks",
         "scoring",
     )),
-    *(f"manifests/{name}.py" for name in ("manifest", "rules", "schemas", "shards", "storage")),
+    *(f"manifests/{name}.py" for name in ("manifest", "order", "packing", "rules", "schemas", "shards", "storage")),
 )  # fmt: skip
 """Source that decides a score: what evaluating imports of this project, directly or not."""
 BOOTSTRAPS = 1_000

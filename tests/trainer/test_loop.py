@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from manifests.manifest import digest
+from manifests.packing import Plan
 from tests.trainer.corpus_fixture import build_corpus, learnable_corpus, sentences
 from trainer import checkpoint, ledger
 from trainer.configuration import ConfigurationError, TrainConfig
@@ -27,7 +28,6 @@ from trainer.flops import causal_flops_per_token, palm_flops_per_token
 from trainer.loader import Loader, LoaderError
 from trainer.loop import Outcome, train
 from trainer.metrics import METRICS, DivergedError
-from trainer.packing import Plan
 from trainer.progress import RunProgress
 from trainer.ranks import Ranks
 from trainer.scoring import score_checkpoint

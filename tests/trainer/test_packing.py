@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.packing import Plan, best_fit_decreasing, cut, pack
+from manifests.packing import Plan, best_fit_decreasing, cut, pack
 
 LENGTHS = st.lists(st.integers(1, 70), min_size=1, max_size=60)
 
