@@ -11,11 +11,12 @@ import math
 import os
 import sys
 from importlib import metadata
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from manifests import manifest_commands
+from manifests.audit.commands import audit
 from manifests.report.commands import report
 from manifests.terminal import terminal, visible
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "corpusmill.commands"
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Question a finished corpus.")
 app.add_typer(manifest_commands.app, name="manifest")
+app.add_typer(audit, name="audit")
 app.command()(report)
 
 CorpusArgument = Annotated[str, typer.Argument(help="folder or URL of a corpus")]
@@ -160,15 +162,12 @@ def why(
         )
         raise typer.Exit(1) from None
     if not found:
-        gone = next((one for one in manifest.content.dropped if document.startswith(f"{one['component']}/")), None)
-        because = f": component {gone['component']} was dropped: {gone['reason'] or 'no reason given'}" if gone else ""
-        typer.echo(visible(f"error: no document of {corpus} has the id or URL {document!r}{because}"), err=True)
-        raise typer.Exit(1)
+        not_found(corpus, manifest, document)
     if as_json:
         typer.echo(f"[{', '.join(life.as_json() for life in found)}]")
         return
     for life in found:
-        _tell(life, manifest)
+        tell(life, manifest)
 
 
 @app.command()
@@ -268,7 +267,16 @@ def schema() -> None:
     typer.echo(json.dumps(json_schema(), indent=1))
 
 
-def _tell(life: Life, manifest: Manifest) -> None:
+def not_found(corpus: str, manifest: Manifest, document: str) -> NoReturn:
+    """Ends the program because there is no such document, and says whether its component was dropped."""
+    gone = next((one for one in manifest.content.dropped if document.startswith(f"{one['component']}/")), None)
+    because = f": component {gone['component']} was dropped: {gone['reason'] or 'no reason given'}" if gone else ""
+    typer.echo(visible(f"error: no document of {corpus} has the id or URL {document!r}{because}"), err=True)
+    raise typer.Exit(1)
+
+
+def tell(life: Life, manifest: Manifest) -> None:
+    """The life of a document in tables."""
     from rich.table import Table
     from rich.text import Text
 

@@ -31,12 +31,24 @@ class Logs:
         self.corpus = corpus
         self.manifest = manifest
         self.connection = duckdb.connect()
-        for name, schema in LOG_SCHEMAS.items():
-            if only is None or name in only:
-                self._view(name, [log.path for log in manifest.content.logs if log.kind == name], schema)
-        if only is None or "shard_index" in only:
-            self._view("shard_index", [shard.index for shard in manifest.content.shards], SHARD_INDEX)
-        self.signals = self._signal_views() if only is None or "signals" in only else {}
+        blocks = signal_blocks(manifest)
+        for name, (paths, schema) in self.sources(manifest).items():
+            if only is None or ("signals" if name in blocks else name) in only:
+                self._view(name, paths, schema)
+        self.signals = blocks if only is None or "signals" in only else {}
+
+    @staticmethod
+    def sources(manifest: Manifest) -> dict[str, tuple[list[str], pa.Schema | None]]:
+        """View → its files, and their schema where it is known before they are opened."""
+        content = manifest.content
+        found: dict[str, tuple[list[str], pa.Schema | None]] = {
+            name: ([log.path for log in content.logs if log.kind == name], schema) for name, schema in LOG_SCHEMAS.items()
+        }
+        found["shard_index"] = ([shard.index for shard in content.shards], SHARD_INDEX)
+        for view, block in signal_blocks(manifest).items():
+            inside = [log.path for log in content.logs if log.kind == "signals" and log.path.startswith(f"logs/signals/{block}/")]
+            found[view] = (inside, None)
+        return found
 
     def __enter__(self) -> Logs:
         return self
@@ -56,30 +68,30 @@ class Logs:
             if log.kind == kind and log.path.split("/")[2] == component:
                 yield read_parquet(self.corpus, log.path)
 
-    def _signal_views(self) -> dict[str, str]:
-        """View name → "component/block"."""
-        found: dict[str, list[str]] = {}
-        for log in self.manifest.content.logs:
-            if log.kind == "signals":
-                found.setdefault("/".join(log.path.split("/")[2:4]), []).append(log.path)
-        views = {}
-        for block, paths in sorted(found.items()):
-            name = "signals_" + re.sub(r"\W", "_", block)
-            self._view(name, paths, None)
-            views[name] = block
-        return views
-
     def _view(self, name: str, paths: list[str], schema: pa.Schema | None) -> None:
         if not paths:
             self.connection.register(name, (schema or pa.schema([])).empty_table())
             return
-        if self.corpus.local:
+        # DuckDB takes these for a pattern of names.
+        if self.corpus.local and not set("*?[") & set(self.corpus.root):
             listed = ", ".join("'" + self.corpus.path(path).replace("'", "''") + "'" for path in paths)
             source = f"read_parquet([{listed}], hive_partitioning=false, union_by_name=true, file_row_number=false)"
             self.connection.execute(f'create view "{name}" as select * from {source}')
             return
         files = [self.corpus.path(path) for path in paths]
         self.connection.register(name, ds.dataset(files, filesystem=self.corpus.fs, format="parquet", schema=schema))
+
+
+def signal_blocks(manifest: Manifest) -> dict[str, str]:
+    """View → "component/block", of every filter block whose signals are stored."""
+    blocks = {"/".join(log.path.split("/")[2:4]) for log in manifest.content.logs if log.kind == "signals"}
+    views: dict[str, str] = {}
+    for block in sorted(blocks):
+        name = "signals_" + re.sub(r"\W", "_", block)
+        while name in views:  # `a-b/f` and `a_b/f` differ in what a name in SQL cannot hold
+            name += "_"
+        views[name] = block
+    return views
 
 
 def read_parquet(corpus: Folder, path: str) -> pa.Table:

@@ -23,6 +23,8 @@ LOG_PATH = rf"^logs/((removals|edits|documents)/{_NAME}|signals/{_NAME}/[A-Za-z0
 """Where the files of a corpus can lie: a manifest from a stranger that names others is refused."""
 MANIFEST = "manifest.json"
 SPLITS = ("train", "validation", "test")
+TAKEDOWN = "takedown"
+"""The stage under which documents are counted and logged that were taken out of a finished corpus (manifests.audit.takedown)."""
 
 
 class ManifestError(Exception):

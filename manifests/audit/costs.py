@@ -1,0 +1,110 @@
+"""What each rule costs: documents removed, those removed by it alone, and where they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from manifests.logs import Logs
+
+DIMENSIONS = ("component", "language", "domain")
+LARGEST = 5
+
+
+@dataclass(frozen=True)
+class Share:
+    """Documents of one component, language or domain (None: without one) that a rule removed, of all that came in from there."""
+
+    name: str | None
+    removed: int
+    documents: int
+
+    @property
+    def share(self) -> float | None:
+        return self.removed / self.documents if self.documents else None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, "removed": self.removed, "documents": self.documents, "share": self.share}
+
+
+@dataclass(frozen=True)
+class RuleCost:
+    """removed: documents that went by this rule. alone: of these, those that no other rule of the same filter block failed, so
+    that they would have left the block without it; later stages might still have removed them. failed: documents that failed it,
+    whichever rule was named as the reason. documents: all that came in. by: dimension → shares, those that lost most first."""
+
+    stage: str
+    rule: str
+    removed: int
+    alone: int
+    failed: int
+    documents: int
+    by: dict[str, list[Share]] = field(default_factory=dict)
+
+    @property
+    def share(self) -> float | None:
+        return self.removed / self.documents if self.documents else None
+
+    def as_json(self) -> dict[str, Any]:
+        plain = {name: getattr(self, name) for name in ("stage", "rule", "removed", "alone", "failed", "documents", "share")}
+        return {**plain, "by": {dimension: [one.as_json() for one in shares] for dimension, shares in self.by.items()}}
+
+
+def rule_costs(logs: Logs, dimensions: Sequence[str] = DIMENSIONS, largest: int = LARGEST) -> list[RuleCost]:
+    """Every rule that removed anything, in order of documents removed; needs the views `removals` and `documents`.
+
+    `largest`: how many components, languages and domains are told of each rule.
+    """
+    documents = sum(one.documents_in for one in logs.manifest.content.components.values())
+    totals = logs.sql(
+        "select stage, rule, count(*) as removed, count(*) filter (coalesce(len(failed_rules), 1) <= 1) as alone "
+        "from removals group by all order by removed desc, rule, stage"
+    )
+    failed = {
+        (row["stage"], row["rule"]): row["documents"]
+        for row in logs.sql(
+            "select stage, failing as rule, count(*) as documents from "
+            "(select stage, unnest(failed_rules) as failing from removals where len(failed_rules) > 1) group by all"
+        )
+    }
+    by = {dimension: _shares(logs, dimension, largest) for dimension in dimensions}
+    return [
+        RuleCost(
+            row["stage"],
+            row["rule"],
+            row["removed"],
+            row["alone"],
+            row["alone"] + failed.get((row["stage"], row["rule"]), 0),
+            documents,
+            {dimension: by[dimension].get((row["stage"], row["rule"]), []) for dimension in dimensions},
+        )
+        for row in totals
+    ]
+
+
+def _shares(logs: Logs, dimension: str, largest: int) -> dict[tuple[str, str], list[Share]]:
+    assert dimension in DIMENSIONS
+    if dimension == "component":
+        components = logs.manifest.content.components.items()
+        totals: dict[Any, int] = {name: one.documents_in for name, one in components}
+    found = logs.sql(
+        f"with gone as (select stage, rule, {dimension} as name, count(*) as removed from removals group by all) "
+        "select * from gone qualify row_number() over (partition by stage, rule order by removed desc, name nulls last) <= ?",
+        [largest],
+    )
+    if dimension != "component":
+        wanted = list({row["name"] for row in found if row["name"] is not None})
+        totals = {
+            row["name"]: row["documents"]
+            for row in logs.sql(
+                f"select {dimension} as name, count(*) as documents from documents "
+                f"where {dimension} is null or {dimension} in (select unnest($1::varchar[])) group by name",
+                [wanted],
+            )
+        }
+    shares: dict[tuple[str, str], list[Share]] = {}
+    for row in sorted(found, key=lambda one: (-one["removed"], one["name"] is None, one["name"] or "")):
+        share = Share(row["name"], row["removed"], totals.get(row["name"], 0))
+        shares.setdefault((row["stage"], row["rule"]), []).append(share)
+    return shares

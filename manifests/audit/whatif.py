@@ -1,0 +1,405 @@
+"""What other thresholds would have decided, from stored signals and without running anything again.
+
+**Exact** inside a filter block: every document that entered the block was measured, whatever removed it, and every rule that it
+failed is on record. The rules that change are evaluated on the stored signals, as they are and as they would be, by
+`manifests.rules.decide`, which decided in the run; the other rules' verdicts are those on record.
+
+**Not exact** beyond the block: what passes it anew was never seen by later stages. Of that a bound and an estimate are told, each
+called so. Options that change texts or signals, such as which lines C4 drops, need the documents to be measured again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from manifests.identity import keyed_hash
+from manifests.logs import Logs
+from manifests.manifest import Content, Manifest, StageRecord
+from manifests.rules import Rule, decide
+from manifests.storage import Folder
+
+OFF = "off"
+EXAMPLES = 5
+
+
+class WhatIfError(Exception):
+    """A question that stored signals cannot answer; the message says why, and what there is."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """A rule of one block of one component, and what it would be instead (None: not applied)."""
+
+    component: str
+    block: str
+    old: Rule
+    new: Rule | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "component": self.component,
+            "block": self.block,
+            "rule": self.old.name,
+            "old": self.old.model_dump(mode="json", exclude_none=True),
+            "new": None if self.new is None else self.new.model_dump(mode="json", exclude_none=True),
+        }
+
+
+@dataclass
+class Moved:
+    """Documents of one component and language on one side of a change. text_bytes: of the texts that were judged."""
+
+    component: str
+    language: str | None
+    documents: int = 0
+    text_bytes: int = 0
+
+
+@dataclass
+class WhatIf:
+    """changes: as they were understood. measured: documents evaluated. newly_kept, newly_removed: **exact**, of the filter
+    block, by component and language. other_reason: removed before and after, some verdict of a changed rule being another.
+
+    in_corpus: of the newly removed, those that are in the corpus now (the others were removed later anyway), with their tokens:
+    exact. most_kept: **upper bound** on documents that would come into the corpus: all that pass the block anew, and those that
+    were removed as copies of one that would now go. expected_kept, expected_tokens: **estimate**, as if later stages kept the
+    share that they kept of the component's others.
+    """
+
+    changes: list[Change]
+    measured: int = 0
+    newly_kept: list[Moved] = field(default_factory=list)
+    newly_removed: list[Moved] = field(default_factory=list)
+    other_reason: int = 0
+    in_corpus: int = 0
+    in_corpus_tokens: int = 0
+    freed_copies: int = 0
+    most_kept: int = 0
+    expected_kept: float = 0.0
+    expected_tokens: float = 0.0
+    examples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        def side(moved: list[Moved]) -> dict[str, Any]:
+            rows = [one.__dict__ for one in moved]
+            return {"documents": sum(one.documents for one in moved), "by": rows}
+
+        return {
+            "changes": [one.as_json() for one in self.changes],
+            "exact": {
+                "measured": self.measured,
+                "newly_kept": side(self.newly_kept),
+                "newly_removed": side(self.newly_removed),
+                "newly_removed_now_in_corpus": {"documents": self.in_corpus, "tokens": self.in_corpus_tokens},
+                "removed_either_way_with_another_verdict": self.other_reason,
+            },
+            "upper_bound": {"documents_that_come_in": self.most_kept, "copies_of_newly_removed": self.freed_copies},
+            "estimate": {"documents_that_come_in": self.expected_kept, "tokens_that_come_in": self.expected_tokens},
+            "examples": self.examples,
+            "notes": self.notes,
+        }
+
+
+def changes_of(content: Content, asked: Sequence[str], component: str | None = None) -> list[Change]:
+    """What words such as `gopher_quality.min_words=30`, `gopher.min_words=30`, `web:gopher.min_words=30` or
+    `fineweb.max_short_lines=off` change: a rule by its name, or by its stage and option. Everywhere it decided, or in one
+    component. WhatIfError names what is wrong and what there is."""
+    known = list(_rules(content))
+    if component is not None and component not in content.components:
+        raise WhatIfError(f"there is no component {component!r}; there are {', '.join(content.components)}")
+    if not known:
+        raise WhatIfError("no filter of this corpus has rules over stored signals")
+    found: dict[tuple[str, str, str], Change] = {}
+    for words in asked:
+        name, equals, value = words.partition("=")
+        only, colon, name_alone = name.strip().rpartition(":")
+        only = only if colon else component or ""
+        if not equals or not value.strip():
+            raise WhatIfError(f"{words!r} is not RULE=VALUE, such as gopher.min_words=30 or c4.curly_brace={OFF}")
+        if only and only not in content.components:
+            raise WhatIfError(f"{words!r}: there is no component {only!r}; there are {', '.join(content.components)}")
+        matching = [one for one in known if name_alone in _names(one[2], one[3]) and only in ("", one[0])]
+        if not matching:
+            raise WhatIfError(_unknown(words, name_alone, known))
+        for place, block, _, rule in matching:
+            key = (place, block, rule.name)
+            if key in found:
+                raise WhatIfError(f"{words!r}: {rule.name} of {place} is asked twice")
+            found[key] = Change(place, block, rule, _changed(rule, value.strip(), words))
+    return list(found.values())
+
+
+def what_if(logs: Logs, changes: Sequence[Change], examples: int = EXAMPLES, seed: int = 0) -> WhatIf:
+    """What `changes` would do. Reads of the signals only the columns that they look at. WhatIfError where logs do not agree."""
+    answer = WhatIf(list(changes))
+    sides = {"newly_kept": _Side(examples, seed), "newly_removed": _Side(examples, seed)}
+    copies = Counter[str]()
+    for component, block in dict.fromkeys((one.component, one.block) for one in changes):
+        mine = [one for one in changes if (one.component, one.block) == (component, block)]
+        for chunk in _chunks(logs, component, block, mine):
+            answer.measured += chunk.measured
+            _evaluate(chunk, mine, answer, sides, copies)
+    for name, side in sides.items():
+        setattr(answer, name, side.moved())
+        answer.examples[name] = side.examples()
+    _beyond(logs, answer, sides["newly_removed"])
+    return answer
+
+
+def _rules(content: Content) -> Iterator[tuple[str, str, StageRecord, Rule]]:
+    """(component, block, stage, rule) of everything that decided from signals."""
+    blocks = {
+        (count.component, count.step): count.stage.removesuffix(".measure")
+        for count in content.counts
+        if count.stage.endswith(".measure")
+    }
+    for component, about in content.components.items():
+        for record in (*about.stages, *content.stages):
+            block = blocks.get((component, record.step))
+            for rule in record.rules if block is not None else []:
+                yield component, str(block), record, rule
+
+
+def _names(record: StageRecord, rule: Rule) -> set[str]:
+    """What a person can call a rule: by its own name, or by the recipe's word for the stage and option."""
+    return {rule.name, f"{record.stage}.{rule.name.rpartition('.')[2]}"}
+
+
+def _unknown(words: str, name: str, known: list[tuple[str, str, StageRecord, Rule]]) -> str:
+    import difflib
+
+    stage, _, option = name.rpartition(".")
+    for _, _, record, _ in known:
+        if option in record.options and stage in (record.stage, record.stage.partition("_")[0]):
+            return (
+                f"{words!r}: {option} is an option of {record.stage} that changes what is measured, or a rule that was off and "
+                "whose bound is on no record: change the recipe and run again; only that block and what follows is done anew"
+            )
+    names = sorted({one for _, _, record, rule in known for one in _names(record, rule)})
+    near = difflib.get_close_matches(name, names, 3)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"rules are {', '.join(sorted({rule.name for *_, rule in known}))}"
+    return f"{words!r}: no rule is called {name!r}; {hint}"
+
+
+def _changed(rule: Rule, value: str, words: str) -> Rule | None:
+    if value == OFF:
+        return None
+    condition = next(name for name, bound in rule.model_dump().items() if name.startswith("keep_if") and bound is not None)
+    if condition == "keep_if_in":
+        return rule.model_copy(update={condition: tuple(one.strip() for one in value.split(","))})
+    try:
+        bound = float(value)
+    except ValueError:
+        bound = math.nan
+    if math.isnan(bound):
+        raise WhatIfError(f"{words!r}: {value!r} is not a number; `{OFF}` leaves the rule out")
+    return rule.model_copy(update={condition: bound})
+
+
+@dataclass
+class _Chunk:
+    """Files that tell of the same records: the signals of a block, the removals and the documents."""
+
+    logs: Logs
+    component: str
+    block: str
+    paths: dict[str, str]
+    columns: list[str]
+
+    def __post_init__(self) -> None:
+        self._open = {kind: _open(self.logs.corpus, path) for kind, path in self.paths.items()}
+        self.measured = self._open["signals"].metadata.num_rows
+
+    def signals(self) -> pa.Table:
+        missing = set(self.columns) - set(self._open["signals"].schema_arrow.names)
+        if missing:
+            raise WhatIfError(f"{self.paths['signals']} has no signal {', '.join(sorted(missing))}")
+        return self.read("signals", self.columns)
+
+    def read(self, kind: str, columns: list[str]) -> pa.Table:
+        return self._open[kind].read(columns=columns, use_threads=True)
+
+
+def _open(corpus: Folder, path: str) -> pq.ParquetFile:
+    return pq.ParquetFile(corpus.path(path)) if corpus.local else pq.ParquetFile(pa.BufferReader(corpus.read(path)))
+
+
+def _chunks(logs: Logs, component: str, block: str, changes: list[Change]) -> Iterator[_Chunk]:
+    files: dict[str, list[str]] = {}
+    for log in logs.manifest.content.logs:
+        parts = log.path.split("/")
+        if parts[2] == component and (log.kind != "signals" or parts[3] == block):
+            files.setdefault(log.kind, []).append(log.path)
+    kinds = ("signals", "removals", "documents")
+    numbers = {kind: len(files.get(kind, [])) for kind in kinds}
+    if not numbers["signals"]:
+        raise WhatIfError(f"component {component}: the signals of {block} are not stored")
+    if len(set(numbers.values())) != 1:
+        raise WhatIfError(f"component {component}: its logs do not cover the same records: files {numbers}")
+    columns = list(dict.fromkeys(one.old.signal for one in changes))
+    for at in range(numbers["signals"]):
+        yield _Chunk(logs, component, block, {kind: files[kind][at] for kind in kinds}, columns)
+
+
+class _Side:
+    """Documents that change sides, counted, with a sample by hash."""
+
+    def __init__(self, examples: int, seed: int) -> None:
+        self._moved: dict[tuple[str, str | None], Moved] = {}
+        self._heap: list[tuple[int, str, dict[str, Any]]] = []
+        self._wanted, self._seed = examples, seed
+        self.in_corpus: list[pa.Array] = []
+        self.bytes_by_component = Counter[str]()
+
+    def add(self, rows: pa.Table) -> None:
+        """`rows`: id, component, language, text_bytes, and what an example shows."""
+        component = rows["component"][0].as_py() if rows.num_rows else ""
+        grouped = rows.group_by("language").aggregate([("text_bytes", "sum"), ("id", "count")])
+        for language, size, number in zip(
+            *(grouped[name].to_pylist() for name in ("language", "text_bytes_sum", "id_count")), strict=True
+        ):
+            moved = self._moved.setdefault((component, language), Moved(component, language))
+            moved.documents += number
+            moved.text_bytes += size or 0
+            self.bytes_by_component[component] += size or 0
+        if not self._wanted or not rows.num_rows:
+            return
+        keys = [keyed_hash(f"what if {self._seed}", one) for one in rows["id"].to_pylist()]
+        for row in heapq.nsmallest(self._wanted, range(len(keys)), key=lambda at: (keys[at], at)):
+            example = {name: rows[name][row].as_py() for name in rows.schema.names}
+            heapq.heappush(self._heap, (-keys[row], example["id"], example))
+            if len(self._heap) > self._wanted:
+                heapq.heappop(self._heap)
+
+    def moved(self) -> list[Moved]:
+        return sorted(
+            self._moved.values(), key=lambda one: (-one.documents, one.component, one.language is None, one.language or "")
+        )
+
+    def examples(self) -> list[dict[str, Any]]:
+        return [example for *_, example in sorted(self._heap, key=lambda one: (-one[0], one[1]))]
+
+    def documents(self, component: str) -> int:
+        return sum(one.documents for (place, _), one in self._moved.items() if place == component)
+
+
+def _evaluate(chunk: _Chunk, changes: list[Change], answer: WhatIf, sides: dict[str, _Side], copies: Counter[str]) -> None:
+    signals = chunk.signals()
+    before = np.array([decide([one.old], signals).first >= 0 for one in changes]).reshape(len(changes), signals.num_rows)
+    after = np.array(
+        [np.zeros(signals.num_rows, bool) if one.new is None else decide([one.new], signals).first >= 0 for one in changes]
+    ).reshape(before.shape)
+    affected = np.flatnonzero((before != after).any(axis=0))
+    if not affected.size:
+        return
+    before, after = before[:, affected], after[:, affected]
+    identity = chunk.read("signals", ["id", "text_bytes"]).take(pa.array(affected))
+    gone = chunk.read("removals", ["id", "stage", "rule", "failed_rules", "language"])
+    gone = gone.filter(pc.equal(gone["stage"], chunk.block))
+    at = pc.index_in(identity["id"], value_set=gone["id"].combine_chunks()).to_numpy(zero_copy_only=False)
+    was_removed = ~np.isnan(at.astype(np.float64))
+    row_of = np.where(was_removed, at, 0).astype(np.int64)
+    names = [one.old.name for one in changes]
+    failed = gone["failed_rules"].combine_chunks()
+    flat, parents = failed.flatten(), pc.list_parent_indices(failed).to_numpy()
+    unchanged = ~pc.is_in(flat, value_set=pa.array(names, flat.type)).to_numpy(zero_copy_only=False)
+    others = np.bincount(parents[unchanged], minlength=max(1, gone.num_rows))
+    for index, name in enumerate(names):
+        on_record = np.zeros(max(1, gone.num_rows), bool)
+        on_record[parents[pc.equal(flat, name).to_numpy(zero_copy_only=False)]] = True
+        odd = before[index] != (was_removed & on_record[row_of])
+        if odd.any():
+            one = identity["id"][int(np.flatnonzero(odd)[0])].as_py()
+            said = "fails" if before[index][odd][0] else "meets"
+            raise WhatIfError(f"{chunk.paths['signals']}: {one} {said} {name} by its signals, and its removal row says otherwise")
+    will_go = after.any(axis=0) | (was_removed & (others[row_of] > 0))
+    answer.other_reason += int((was_removed & will_go).sum())
+    component = chunk.component
+    kept = np.flatnonzero(was_removed & ~will_go)
+    if kept.size:
+        rows = gone.select(["rule", "failed_rules", "language"]).take(pa.array(row_of[kept]))
+        sides["newly_kept"].add(
+            _with_identity(identity.take(pa.array(kept)), component, rows, signals.take(pa.array(affected[kept])))
+        )
+    removed = np.flatnonzero(~was_removed & will_go)
+    if removed.size:
+        moved = identity.take(pa.array(removed))
+        documents = chunk.read("documents", ["id", "language", "removed_by", "tokens"])
+        where = pc.index_in(moved["id"], value_set=documents["id"].combine_chunks())
+        if where.null_count:
+            stranger = moved["id"].filter(pc.is_null(where))[0]
+            raise WhatIfError(f"{chunk.paths['signals']}: {stranger} is not in {chunk.paths['documents']}")
+        rows = documents.select(["language", "removed_by", "tokens"]).take(where)
+        failing = [", ".join(names[index] for index in np.flatnonzero(after[:, row])) for row in removed]
+        rows = rows.append_column("would_fail", pa.array(failing, pa.string()))
+        side = sides["newly_removed"]
+        side.add(_with_identity(moved, component, rows, signals.take(pa.array(affected[removed]))))
+        here = pc.is_null(rows["removed_by"])
+        answer.in_corpus += pc.sum(here).as_py() or 0
+        answer.in_corpus_tokens += pc.sum(rows["tokens"].filter(here)).as_py() or 0
+        side.in_corpus.append(moved["id"].filter(here).combine_chunks())
+
+
+def _with_identity(identity: pa.Table, component: str, rows: pa.Table, signals: pa.Table) -> pa.Table:
+    found = identity.append_column("component", pa.array([component] * identity.num_rows, pa.string()))
+    for table in (rows, signals):
+        for name in table.schema.names:
+            found = found.append_column(name, table[name])
+    return found
+
+
+def _beyond(logs: Logs, answer: WhatIf, removed: _Side) -> None:
+    """What later stages might make of it."""
+    content = logs.manifest.content
+    if removed.in_corpus:
+        ids = pa.concat_arrays(removed.in_corpus)
+        logs.connection.register("newly_removed_ids", pa.table({"id": ids}))
+        answer.freed_copies = int(
+            logs.sql("select count(*) as n from removals where kept_id in (select id from newly_removed_ids)")[0]["n"]
+        )
+        logs.connection.unregister("newly_removed_ids")
+    passed_anew = sum(one.documents for one in answer.newly_kept)
+    answer.most_kept = passed_anew + answer.freed_copies
+    for component in dict.fromkeys(one.component for one in answer.newly_kept):
+        blocks = {one.block for one in answer.changes if one.component == component}
+        left = [count for count in content.counts if count.component == component and count.stage in blocks]
+        passed, size = (sum(getattr(one, name) for one in left[:1]) for name in ("documents_kept", "bytes_kept"))
+        if not passed:
+            answer.notes.append(
+                f"component {component}: nothing passed its filters, so there is no estimate of what later stages keep"
+            )
+            continue
+        share = content.components[component].documents_kept / passed
+        tokens = sum(content.components[component].tokens.values())
+        mine = [one for one in answer.newly_kept if one.component == component]
+        answer.expected_kept += share * sum(one.documents for one in mine)
+        answer.expected_tokens += sum(one.text_bytes for one in mine) * tokens / size if size else 0.0
+    answer.notes.append("newly kept and newly removed are exact for the filter block; later stages were not run")
+    if content.deduplication and answer.most_kept:
+        answer.notes.append("what passes anew can displace copies of itself that are in the corpus, which no log foresees")
+
+
+def manifest_changes(manifest: Manifest) -> list[dict[str, Any]]:
+    """Every rule that can be asked about: component, block, stage, rule, names, condition and bound."""
+    return [
+        {
+            "component": component,
+            "block": block,
+            "stage": record.stage,
+            "rule": rule.name,
+            "signal": rule.signal,
+            "threshold": rule.threshold if rule.threshold is not None else list(rule.keep_if_in or ()),
+        }
+        for component, block, record, rule in _rules(manifest.content)
+    ]

@@ -1,0 +1,213 @@
+"""`corpusmill audit …`: answers to questions about a finished corpus, in tables, JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from manifests.audit.costs import rule_costs
+from manifests.audit.training import LedgerError, consumed
+from manifests.commands import app
+from manifests.logs import Logs
+from manifests.manifest import Manifest
+from manifests.storage import Folder
+from tests.pipeline.crawl import article, build, small_recipe, write_small
+
+
+def call(*arguments: str | Path, code: int = 0, given: str | None = None) -> Result:
+    result = CliRunner().invoke(app, ["audit", *(str(one) for one in arguments)], input=given)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+def answer(*arguments: str | Path) -> Any:
+    return json.loads(call(*arguments, "--json").stdout)
+
+
+def table(*arguments: str | Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(call(*arguments, "--csv").stdout)))
+
+
+def logged(corpus: Path, kind: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = ds.dataset(sorted(corpus.glob(f"logs/{kind}/*/*.parquet"))).to_table().to_pylist()
+    return rows
+
+
+QUESTIONS = (
+    ("funnel",),
+    ("rules",),
+    ("why", "books/north/0.jsonl#0"),
+    ("domain", "site0.example"),
+    ("whatif",),
+    ("whatif", "c4.curly_brace=off"),
+    ("takedown", "--domain", "site0.example"),
+    ("sql",),
+    ("sql", "select * from removals"),
+)
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=" ".join)
+def test_every_question_is_answered_in_a_table_in_json_and_in_csv(finished: Path, question: tuple[str, ...]) -> None:
+    arguments = (question[0], str(finished), *question[1:])
+    assert call(*arguments).stdout.strip()
+    assert answer(*arguments)
+    assert table(*arguments)
+    assert "one of --json and --csv" in call(*arguments, "--json", "--csv", code=2).output
+
+
+def test_the_funnel_conserves_documents_at_every_stage(finished: Path) -> None:
+    for row in answer("funnel", finished):
+        assert row["documents_in"] == row["documents_kept"] + row["removed"] == row["documents_kept"] + sum(row["rules"].values())
+
+
+def test_a_rule_s_cost_is_what_the_removal_rows_say(finished: Path) -> None:
+    rows = logged(finished, "removals")
+    removed = Counter(row["rule"] for row in rows)
+    alone = Counter(row["rule"] for row in rows if row["failed_rules"] == [row["rule"]])
+    failed = Counter(rule for row in rows for rule in row["failed_rules"])
+    found = {one["rule"]: one for one in answer("rules", finished, "--largest", "100")}
+    assert {rule: one["removed"] for rule, one in found.items()} == removed
+    assert {rule: one["alone"] for rule, one in found.items() if one["alone"]} == alone
+    assert {rule: one["failed"] for rule, one in found.items()} == {rule: failed[rule] for rule in removed}
+    assert any(one["alone"] < one["removed"] for one in found.values())
+    came = Counter(row["language"] for row in logged(finished, "documents"))
+    for rule, one in found.items():
+        for dimension in ("component", "language", "domain"):
+            shares = {share["name"]: share["removed"] for share in one["by"][dimension]}
+            assert shares == Counter(row[dimension] for row in rows if row["rule"] == rule)
+        for share in one["by"]["language"]:
+            assert share["documents"] == came[share["name"]] >= share["removed"]
+
+
+def test_documents_without_a_language_are_counted_and_not_lost_in_a_comparison(finished: Path) -> None:
+    found = next(one for one in answer("rules", finished, "--by", "language") if one["rule"] == "read.status")
+    assert found["by"]["language"] == [{"name": None, "removed": 1, "documents": 8, "share": 0.125}]
+    assert sum(row["language"] is None for row in logged(finished, "documents")) == 8
+
+
+def test_why_tells_what_the_other_why_tells(finished: Path) -> None:
+    asked = "https://gone.example/"
+    other = CliRunner().invoke(app, ["why", str(finished), asked, "--json"])
+    assert answer("why", finished, asked) == json.loads(other.stdout)
+    assert "no document" in call("why", finished, "12e5", code=1).stderr
+
+
+def test_a_domain_is_found_by_host_and_by_url_and_told_in_full(finished: Path) -> None:
+    for asked in ("casino.example", "play.casino.example", "https://PLAY.casino.example/slots?a=b"):
+        found = answer("domain", finished, asked)
+        assert (found["domain"], found["documents"], found["kept"]) == ("casino.example", 1, 0)
+        assert found["by"][0]["rule"] == "url_filter.domain"
+    assert "came from nowhere.example" in call("domain", finished, "nowhere.example", code=1).stderr
+    assert "is no domain" in call("domain", finished, "a b'; drop view documents; --", code=2).output
+
+
+def test_ids_that_look_like_numbers_stay_words(tmp_path: Path) -> None:
+    files = {name: [{"text": article(name)}] for name in ("12e5", "007", "shard=007/1e3.jsonl", "it's.jsonl", 'a"b', "nan")}
+    written = small_recipe(["gopher_quality"])
+    written["components"]["docs"]["files"] = ["*"]
+    recipe = write_small(tmp_path, files, written)
+    corpus = tmp_path / "shard=007" / "it's [a] corpus"
+    build(recipe, corpus)
+    for name in files:
+        (found,) = answer("why", corpus, f"docs/{name}#0")
+        assert found["document"]["file"] == name
+        assert found["signals"]["filters1"]["gopher.words"] > 50
+    rows = table("sql", corpus, "select id, file, language, component from documents order by id")
+    assert {row["file"] for row in rows} == set(files)
+    assert {row["language"] for row in rows} == {""}
+    names = {row["column"] for row in answer("sql", corpus) if row["view"] == "documents"}
+    assert "shard" in names and len([name for name in names if name == "shard"]) == 1
+    types = answer("sql", corpus, "select typeof(language) as language, typeof(file) as file, shard from documents limit 1")
+    assert types == [{"language": "VARCHAR", "file": "VARCHAR", "shard": None}]
+    assert answer("rules", corpus) == []
+
+
+def test_anti_joins_over_columns_with_nulls_lose_no_document(finished: Path) -> None:
+    (found,) = answer(
+        "sql",
+        finished,
+        "select count(*) as kept from documents where not exists (select 1 from removals where removals.id = documents.id)",
+    )
+    assert found["kept"] == sum(row["removed_by"] is None for row in logged(finished, "documents"))
+
+
+def test_an_answer_without_rows_has_its_header_all_the_same(finished: Path) -> None:
+    assert call("whatif", finished, "gopher.max_words=100001", "--csv").stdout == "side,component,language,documents,text_bytes\n"
+    assert call("sql", finished, "select id, url from documents where false", "--csv").stdout == "id,url\n"
+    assert answer("sql", finished, "select id, url from documents where false") == []
+
+
+def test_a_csv_gives_a_spreadsheet_no_formula(finished: Path) -> None:
+    rows = table("sql", finished, "select '=cmd()' as a, '-1' as b, -1 as c, null as d, ['x', null] as e")
+    assert rows == [{"a": "'=cmd()", "b": "'-1", "c": "-1", "d": "", "e": '["x", null]'}]
+
+
+def test_logs_that_are_damaged_are_an_error_that_says_so(copied: Path) -> None:
+    for path in copied.glob("logs/removals/*/*.parquet"):
+        path.write_bytes(b"not Parquet")
+    for question in (
+        ["rules"],
+        ["domain", "site0.example"],
+        ["whatif", "gopher.min_words=1"],
+        ["takedown", "--domain", "site0.example"],
+    ):
+        assert "cannot be read" in call(question[0], copied, *question[1:], code=1).stderr
+
+
+def ledger(folder: Path, digest: str, weights: dict[str, float] | None, rows: int, length: int = 100) -> Path:
+    header = {
+        "manifest_digest": digest,
+        "loader_digest": "0",
+        "loader": {"shards": [["books", []], ["web", []]], "sequence_length": length, "phases": [[weights, None]]},
+    }
+    consumed = {"first_step": 1, "last_step": 5, "first_position": 0, "end_position": rows}
+    folder.mkdir()
+    (folder / "ledger.jsonl").write_text(json.dumps(header) + "\n" + json.dumps(consumed) + "\n" + '{"first_st')
+    return folder
+
+
+def test_a_ledger_tells_whether_a_run_had_a_document(finished: Path, manifest: Manifest, tmp_path: Path) -> None:
+    documents = logged(finished, "documents")
+    trained = next(row for row in documents if row["split"] == "train" and row["component"] == "books")
+    held_out = next(row for row in documents if row["split"] == "test")
+    gone = next(row for row in documents if row["removed_by"] is not None)
+    tokens = manifest.content.components["books"].tokens["train"]
+    once = str(ledger(tmp_path / "once", manifest.digest, {"books": 1.0, "web": 0.0}, int(1.5 * tokens / 100)))
+    some = str(ledger(tmp_path / "some", manifest.digest, {"books": 1.0, "web": 1.0}, int(0.5 * tokens / 100)))
+    none = str(ledger(tmp_path / "none", manifest.digest, {"books": 0.0, "web": 1.0}, 1000))
+    other = str(ledger(tmp_path / "other", "f" * 64, None, 1000))
+    assert consumed(once, manifest, trained).consumed == "yes"
+    assert consumed(once, manifest, trained).passes == pytest.approx(1.5, abs=0.02)
+    assert consumed(some, manifest, trained).consumed == "possibly"
+    assert consumed(some, manifest, trained).passes == pytest.approx(0.25, abs=0.02)
+    assert {consumed(run, manifest, row).consumed for run in (once, some) for row in (held_out, gone)} == {"no"}
+    assert consumed(none, manifest, trained).consumed == consumed(other, manifest, trained).consumed == "no"
+    (life,) = answer("why", finished, trained["id"], "--run", once, "--run", other)
+    assert [one["consumed"] for one in life["runs"]] == ["yes", "no"]
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "ledger.jsonl").write_text("[1]\n")
+    for run in (tmp_path / "broken", tmp_path / "nowhere"):
+        with pytest.raises(LedgerError):
+            consumed(str(run), manifest, trained)
+        assert "error: " in call("why", finished, trained["id"], "--run", run, code=1).stderr
+
+
+def test_rules_of_a_corpus_without_removals_are_none(tmp_path: Path) -> None:
+    recipe = write_small(tmp_path, {"a.jsonl": [{"text": article("alone")}]}, small_recipe(["gopher_quality"]))
+    build(recipe, tmp_path / "corpus")
+    folder = Folder(tmp_path / "corpus")
+    with Logs(folder, Manifest.load(folder)) as logs:
+        assert rule_costs(logs) == []
+    shutil.rmtree(tmp_path / "corpus" / "steps")
+    assert "0 newly kept, 0 newly removed" in call("whatif", tmp_path / "corpus", "gopher.min_words=1").stdout

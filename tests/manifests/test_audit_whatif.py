@@ -1,0 +1,177 @@
+"""What-if: exact inside the filter block, which a second run with the other recipe confirms; beyond it, a bound that holds."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from manifests.audit.whatif import WhatIf, WhatIfError, changes_of, what_if
+from manifests.commands import app
+from manifests.logs import Logs
+from manifests.manifest import Manifest
+from manifests.storage import Folder
+from tests.pipeline.crawl import build, prose, small_recipe, write_small
+
+FILTERS: dict[str, dict[str, Any]] = {
+    "gopher_quality": {"min_words": 50, "max_hashes_per_word": 0.1, "max_bullet_lines": 0.9},
+    "c4": {"min_sentences": 2},
+    "fineweb": {"max_short_lines": 0.67},
+}
+
+
+def recipe(options: dict[str, dict[str, Any]], dedup: bool = False) -> dict[str, Any]:
+    stages = [{name: given} for name, given in options.items()]
+    return small_recipe(stages, ["exact_dedup"] if dedup else [])
+
+
+def documents() -> dict[str, list[dict[str, Any]]]:
+    """Texts of all lengths, some with hashes, bullets and short lines, each in two files now and then."""
+    chance = random.Random("what if")
+    files: dict[str, list[dict[str, Any]]] = {"a.jsonl": [], "b.jsonl": [], "c.jsonl": []}
+    for number in range(90):
+        lines = prose(f"what if {number}", chance.randint(1, 9))
+        if number % 5 == 0:
+            lines = [line + " #" * chance.randint(1, 4) for line in lines]
+        if number % 7 == 0:
+            lines = [f"- {line}" if chance.random() < 0.95 else line for line in lines]
+        if number % 4 == 0:
+            lines = [piece for line in lines for piece in line.split(" ", 3)]
+        text = "\n".join(lines)
+        files["abc"[number % 3] + ".jsonl"].append({"text": text, "url": f"https://site{number % 4}.example/{number}"})
+        if number % 6 == 0:
+            files["c.jsonl"].append({"text": text})
+    return files
+
+
+def kept(corpus: Path, stage: str | None = "filters1") -> set[str]:
+    """Ids that the stage (None: every stage) kept."""
+    gone = ds.dataset(sorted(corpus.glob("logs/removals/*/*.parquet"))).to_table(columns=["id", "stage"]).to_pylist()
+    everything = ds.dataset(sorted(corpus.glob("logs/documents/*/*.parquet"))).to_table(columns=["id"])["id"].to_pylist()
+    return set(everything) - {row["id"] for row in gone if stage in (None, row["stage"])}
+
+
+def ask(corpus: Path, *asked: str, examples: int = 1000) -> WhatIf:
+    folder = Folder(corpus)
+    manifest = Manifest.load(folder)
+    with Logs(folder, manifest, ["removals"]) as logs:
+        return what_if(logs, changes_of(manifest.content, asked), examples)
+
+
+def ids(answer: WhatIf, side: str) -> set[str]:
+    return {example["id"] for example in answer.examples[side]}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whatif")
+    build(write_small(folder, documents(), recipe(FILTERS, dedup=True)), folder / "corpus")
+    return folder / "corpus"
+
+
+CHANGES = (
+    {"gopher_quality.min_words": 20},
+    {"gopher_quality.min_words": 120},
+    {"gopher_quality.min_words": 30, "c4.min_sentences": 1, "fineweb.max_short_lines": 0.95},
+    {"gopher_quality.max_hashes_per_word": 0.02, "gopher_quality.max_bullet_lines": 1.0, "c4.min_sentences": 5},
+    {"gopher_quality.min_words": 0, "gopher_quality.max_hashes_per_word": 0.5, "c4.min_sentences": 0},
+)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: " ".join(f"{name}={value}" for name, value in change.items()))
+def test_it_is_what_another_run_with_that_recipe_decides(corpus: Path, tmp_path: Path, change: dict[str, float]) -> None:
+    options = {name: dict(given) for name, given in FILTERS.items()}
+    for name, value in change.items():
+        options[name.partition(".")[0]][name.partition(".")[2]] = value
+    build(write_small(tmp_path, documents(), recipe(options, dedup=True)), tmp_path / "corpus")
+    answer = ask(corpus, *(f"{name}={value}" for name, value in change.items()))
+    before, after = kept(corpus), kept(tmp_path / "corpus")
+    assert ids(answer, "newly_kept") == after - before
+    assert ids(answer, "newly_removed") == before - after
+    assert before ^ after, "the change changes nothing: it shows nothing"
+    assert sum(one.documents for one in answer.newly_kept) == len(after - before)
+    assert sum(one.documents for one in answer.newly_removed) == len(before - after)
+    came_in = kept(tmp_path / "corpus", None) - kept(corpus, None)
+    assert len(came_in) <= answer.most_kept, "the bound does not hold"
+    assert answer.in_corpus == len(ids(answer, "newly_removed") & kept(corpus, None))
+
+
+def test_a_rule_left_out_is_one_that_every_document_meets(corpus: Path) -> None:
+    off, low = ask(corpus, "gopher.min_words=off"), ask(corpus, "gopher.min_words=0")
+    assert ids(off, "newly_kept") == ids(low, "newly_kept")
+    assert off.newly_kept == low.newly_kept
+    assert off.newly_kept
+
+
+def test_asking_for_what_decided_changes_nothing(corpus: Path) -> None:
+    answer = ask(corpus, "gopher_quality.min_words=50", "c4.min_sentences=2.0")
+    assert (answer.newly_kept, answer.newly_removed, answer.other_reason, answer.most_kept) == ([], [], 0, 0)
+    assert answer.measured == 105
+
+
+def test_examples_are_chosen_by_seed_and_not_by_place(corpus: Path) -> None:
+    folder = Folder(corpus)
+    manifest = Manifest.load(folder)
+    with Logs(folder, manifest, ["removals"]) as logs:
+        changes = changes_of(manifest.content, ["gopher.min_words=120"])
+        first, again, other = (what_if(logs, changes, 3, seed).examples["newly_removed"] for seed in (0, 0, 1))
+    assert first == again != other
+    assert len(first) == 3
+    assert all(50 <= one["gopher.words"] < 120 for one in first)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("gopher.min_wrds=3", "did you mean"),
+        ("gopher.min_words", "is not RULE=VALUE"),
+        ("gopher.min_words=", "is not RULE=VALUE"),
+        ("gopher.min_words=many", "is not a number"),
+        ("gopher.min_words=nan", "is not a number"),
+        ("c4.terminal_punctuation=0", "changes what is measured"),
+        ("fineweb.short_line_characters=3", "changes what is measured"),
+        ("nowhere:gopher.min_words=3", "no component 'nowhere'"),
+        ("'; drop view removals; --=3", "no rule is called"),
+    ],
+)
+def test_what_stored_signals_cannot_answer_is_said_with_the_reason(corpus: Path, asked: str, said: str) -> None:
+    with pytest.raises(WhatIfError, match=said):
+        ask(corpus, asked)
+    result = CliRunner().invoke(app, ["audit", "whatif", str(corpus), asked])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ")
+
+
+def test_a_rule_is_asked_once(corpus: Path) -> None:
+    with pytest.raises(WhatIfError, match="twice"):
+        ask(corpus, "gopher.min_words=3", "docs:gopher_quality.min_words=4")
+
+
+def test_removals_that_contradict_the_signals_are_refused_by_name(corpus: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "corpus"
+    shutil.copytree(corpus, copy, ignore=shutil.ignore_patterns("steps"))
+    path = copy / "logs/signals/docs/filters1/00000.parquet"
+    table = pq.read_table(path)
+    words = table["gopher.words"].to_pylist()
+    words[4] = 1 if words[4] >= 50 else 1000
+    changed = table.set_column(table.schema.get_field_index("gopher.words"), table.schema.field("gopher.words"), pa.array(words))
+    pq.write_table(changed, path)
+    with pytest.raises(WhatIfError, match=f"{table['id'][4]} .*gopher.min_words"):
+        ask(copy, "gopher.min_words=40" if words[4] > 1 else "gopher.min_words=0")
+
+
+def test_the_command_labels_what_is_exact_a_bound_and_an_estimate(corpus: Path) -> None:
+    shown = CliRunner().invoke(app, ["audit", "whatif", str(corpus), "gopher.min_words=20"]).stdout
+    for label in ("exact, of 105 measured documents", "upper bound: ", "estimate, if later stages"):
+        assert label in shown
+    told = json.loads(CliRunner().invoke(app, ["audit", "whatif", str(corpus), "gopher.min_words=20", "--json"]).stdout)
+    assert told["upper_bound"]["documents_that_come_in"] >= told["estimate"]["documents_that_come_in"] > 0
