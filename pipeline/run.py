@@ -9,7 +9,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from manifests.manifest import MANIFEST, Manifest, ManifestError
 from manifests.storage import Folder
@@ -214,7 +214,7 @@ def _run_step(step: Step, done: Done, known: Receipts | None, this: _Run) -> tup
     del works
     this.journal.step_started(tally)
     if todo:
-        _run_parts(step, [replace(work, resources=step.resources) for work in todo], parts, found, tally, this)
+        _run_parts(step, [work.declaring(step.resources) for work in todo], parts, found, tally, this)
     ordered = found.ordered(prints)
     _check_errors(step, ordered, this.recipe, this.corpus)
     if step.check is not None:
