@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from manifests import manifest_commands
+from manifests import manifest_commands, run_commands
 from manifests.audit.commands import audit
 from manifests.report.commands import report
 from manifests.terminal import terminal, visible
@@ -30,6 +30,7 @@ ENTRY_POINTS = "corpusmill.commands"
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Question a finished corpus.")
 app.add_typer(manifest_commands.app, name="manifest")
 app.add_typer(audit, name="audit")
+audit.command("trained-on")(run_commands.trained_on)
 app.command()(report)
 
 CorpusArgument = Annotated[str, typer.Argument(help="folder or URL of a corpus")]

@@ -1,0 +1,190 @@
+"""Commands about training runs: audit trained-on, release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from manifests.audit.answers import CsvOption, JsonOption, give, show
+from manifests.terminal import visible
+
+if TYPE_CHECKING:
+    from manifests.logs import Logs
+    from manifests.trained_on import Stretch, TrainedOn
+
+STEPS_SHOWN = 20
+
+
+def trained_on(
+    run: Annotated[Path, typer.Argument(help="folder of a training run")],
+    corpus: Annotated[str | None, typer.Option(help="its corpus, by default where the run says it lay")] = None,
+    steps: Annotated[str | None, typer.Option(help="of these steps only: FIRST-LAST, or one step")] = None,
+    every: Annotated[int | None, typer.Option(min=1, help="length of a stretch of steps; default: ten stretches")] = None,
+    id_: Annotated[str | None, typer.Option("--id", help="when was this document trained on?")] = None,
+    url: Annotated[str | None, typer.Option(help="when were the captures of this URL trained on?")] = None,
+    largest: Annotated[int, typer.Option(min=1, help="domains and languages shown in a table")] = 10,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+) -> None:
+    """Tell what a run was trained on: documents, tokens, licences, languages and domains by steps, exactly, from its ledger."""
+    import duckdb
+
+    from manifests.logs import Logs
+    from manifests.manifest import ManifestError, open_corpus
+    from manifests.storage import StorageError
+    from manifests.trained_on import LedgerError, TrainedOn, corpus_of, read_ledger
+
+    if id_ is not None and url is not None:
+        raise typer.BadParameter("one of --id and --url", param_hint="--id")
+    try:
+        read_ledger(run)
+        where = corpus or corpus_of(run)
+        if where is None:
+            _fail(f"{run} does not say where its corpus lay; name it with --corpus")
+        folder, manifest = open_corpus(where)
+        joined = TrainedOn(run, folder, manifest)
+        with Logs(folder, manifest, only=["documents"]) as logs:
+            if id_ is not None or url is not None:
+                _tell_document(joined, logs, id_, url, as_json, as_csv)
+            else:
+                _tell_stretches(joined, logs, steps, every, largest, as_json, as_csv)
+    except (ManifestError, StorageError, OSError) as error:
+        hint = "" if corpus else "; name the corpus with --corpus"
+        _fail(f"the corpus of {run} cannot be read: {error}{hint}")
+    except LedgerError as error:
+        _fail(str(error))
+    except duckdb.Error as error:
+        _fail(f"the document log cannot be read; `corpusmill verify` says what is wrong: {error}")
+
+
+def _tell_document(joined: TrainedOn, logs: Logs, id_: str | None, url: str | None, as_json: bool, as_csv: bool) -> None:
+    from manifests.trained_on import documents_named
+
+    documents = documents_named(logs, id_, url)
+    if not documents:
+        _fail(f"{logs.corpus.url} has no document {id_ or url!r}")
+    told, rows = [], list[dict[str, Any]]()
+    for document in documents:
+        times = joined.times(document)
+        rows += [{"id": document["id"], "url": document["url"], **one.__dict__} for one in times]
+        told.append(
+            {
+                "id": document["id"],
+                "url": document["url"],
+                "tokens": document["tokens"],
+                "split": document["split"],
+                "removed_by": document["removed_by"],
+                "served": [one.__dict__ for one in times],
+            }
+        )
+    if give(rows, as_json, as_csv, told, ["id", "url", "step", "epoch", "position", "first_token", "tokens"]):
+        return
+    last = joined.ledger.last_step
+    for one in told:
+        times_ = one["served"]
+        if not times_:
+            because = (
+                f"it was removed by {one['removed_by']}"
+                if one["removed_by"]
+                else f"it is in the split {one['split']}"
+                if one["split"] != "train"
+                else f"none of its rows came up in {last:,} steps"
+            )
+            typer.echo(visible(f"{one['id']}: not trained on: {because}"))
+            continue
+        tokens = sum(time["tokens"] for time in times_)
+        epochs = sorted({time["epoch"] for time in times_})
+        typer.echo(
+            visible(
+                f"{one['id']}: {tokens:,} targets of {one['tokens']:,} tokens, in steps "
+                f"{_shown([time['step'] for time in times_])} of {last:,}; epochs {_shown([epoch + 1 for epoch in epochs])}"
+            )
+        )
+
+
+def _tell_stretches(
+    joined: TrainedOn, logs: Logs, steps: str | None, every: int | None, largest: int, as_json: bool, as_csv: bool
+) -> None:
+    from manifests.trained_on import DIMENSIONS, equal_stretches
+
+    first, last = _wanted(steps, joined.ledger.last_step)
+    found, whole = joined.stretches(logs, equal_stretches(first, last, every))
+    every_row = [row for one in found for row in one.rows()]
+    if give(every_row, as_json, as_csv, {"all": list(whole.rows()), "stretches": [_plain(one) for one in found]}):
+        return
+    table = [
+        {
+            "steps": f"{one.first_step:,} to {one.last_step:,}",
+            "documents": one.taken.documents,
+            "tokens": one.taken.tokens,
+            "epochs": ", ".join(f"{name} {passes:.2f}" for name, passes in one.epochs.items()),
+        }
+        for one in found
+    ]
+    show(table, {"steps": "steps", "documents": "documents", "tokens": "tokens", "epochs": "epochs at the end"})
+    typer.echo(
+        f"in all: {whole.taken.documents:,} documents, {whole.taken.tokens:,} tokens in steps {first:,} to {last:,}; a document "
+        "that several stretches took is counted once here"
+    )
+    for dimension in DIMENSIONS:
+        rows = [row for row in whole.rows() if row["dimension"] == dimension]
+        shown = [
+            {
+                "name": row["name"] or "not known",
+                "documents": row["documents"],
+                "tokens": row["tokens"],
+                "share": f"{row['tokens'] / whole.taken.tokens:.1%}" if whole.taken.tokens else "",
+            }
+            for row in rows[:largest]
+        ]
+        typer.echo()
+        show(shown, {"name": dimension, "documents": "documents", "tokens": "tokens", "share": "of tokens"})
+        if len(rows) > largest:
+            typer.echo(f"and {len(rows) - largest:,} more; --json and --csv have all")
+
+
+def _plain(one: Stretch) -> dict[str, Any]:
+    return {
+        "first_step": one.first_step,
+        "last_step": one.last_step,
+        "documents": one.taken.documents,
+        "tokens": one.taken.tokens,
+        "epochs": one.epochs,
+        "by": {
+            dimension: [
+                {"name": row["name"], "documents": row["documents"], "tokens": row["tokens"]}
+                for row in one.rows()
+                if row["dimension"] == dimension
+            ]
+            for dimension in one.by
+        },
+    }
+
+
+def _wanted(steps: str | None, last: int) -> tuple[int, int]:
+    if not last:
+        _fail("the ledger has no steps: the run saved no checkpoint")
+    if steps is None:
+        return 1, last
+    begin, dash, end = steps.partition("-")
+    try:
+        first, final = int(begin), int(end if dash else begin)
+    except ValueError:
+        raise typer.BadParameter(f"{steps!r}: FIRST-LAST, or one step", param_hint="--steps") from None
+    if not 1 <= first <= final <= last:
+        raise typer.BadParameter(f"{steps!r}: the ledger has steps 1 to {last}", param_hint="--steps")
+    return first, final
+
+
+def _shown(steps: Sequence[int]) -> str:
+    distinct = sorted(set(steps))
+    more = len(distinct) - STEPS_SHOWN
+    return ", ".join(f"{step:,}" for step in distinct[:STEPS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(visible(f"error: {message}"), err=True)
+    raise typer.Exit(1)
