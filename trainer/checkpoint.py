@@ -250,7 +250,7 @@ def latest(run: Path) -> Path | None:
 def keep_newest(run: Path, count: int) -> None:
     """Deletes all but the `count` newest complete checkpoints, and what killed saves left behind."""
     for unfinished in (run / CHECKPOINTS).glob(f"{TEMPORARY_PREFIX}*"):
-        shutil.rmtree(unfinished)
+        shutil.rmtree(unfinished, ignore_errors=True)
     complete = [folder for folder in _newest_first(run) if (folder / RECORD).exists()]
     for folder in complete[count:]:
         shutil.rmtree(folder)

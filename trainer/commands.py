@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -16,6 +17,7 @@ from trainer.presets import PRESETS
 if TYPE_CHECKING:
     from trainer.configuration import TrainConfig
     from trainer.doremi import Learned
+    from trainer.ranks import Ranks
 
 app = typer.Typer(help="Train on a corpus, and score what was trained.", no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -157,7 +159,7 @@ def train(
     from trainer.progress import RunProgress
     from trainer.ranks import Ranks
 
-    ranks = None
+    ranks: Ranks | None = None
     try:
         ranks = Ranks.join(config.device)
         outcome = run(config, ranks, RunProgress(ranks.first, config.log_every), resume)
@@ -165,7 +167,7 @@ def train(
             print(outcome.line(), flush=True)
         ranks.barrier()  # torchrun ends all ranks as soon as one fails, so the result is out before that
     except Exception as error:
-        _explain(error)
+        _explain(error, ranks)
     finally:
         if ranks is not None:
             ranks.leave()
@@ -266,7 +268,7 @@ def doremi(
     from trainer.progress import RunProgress
     from trainer.ranks import Ranks
 
-    ranks = None
+    ranks: Ranks | None = None
     try:
         ranks = Ranks.join(config.device)
         learned = learn(config, ranks, RunProgress(ranks.first, config.log_every), reference, step_size, smoothing)
@@ -277,7 +279,7 @@ def doremi(
                 _show_learned(learned, str(Path(out) / MIXTURE))
         ranks.barrier()
     except Exception as error:
-        _explain(error)
+        _explain(error, ranks)
     finally:
         if ranks is not None:
             ranks.leave()
@@ -320,12 +322,12 @@ def evaluate(
     from trainer.ranks import Ranks
     from trainer.scoring import score_checkpoint
 
-    ranks = None
+    ranks: Ranks | None = None
     try:
         ranks = Ranks.join(device.value)
         score = score_checkpoint(checkpoint, manifest, split.value, ranks, sequence_length, dtype.value, cache)
     except Exception as error:
-        _explain(error)
+        _explain(error, ranks)
     finally:
         if ranks is not None:
             ranks.leave()
@@ -368,8 +370,25 @@ def _need_torch() -> None:
         _end(FAILED, f"{error}; the trainer's libraries are missing: pip install 'corpusmill[trainer]'")
 
 
-def _explain(error: Exception) -> NoReturn:
-    """Ends with a clear line for the errors that a user can cause; anything else is a bug and keeps its traceback."""
+def _explain(error: Exception, ranks: Ranks | None) -> NoReturn:
+    """Ends with a clear line for the errors that a user can cause; anything else is a bug and keeps its traceback.
+
+    On GPUs a rank that fails leaves at once: the others may wait for it in a collective, and a group that is left in order waits
+    for them.
+    """
+    try:
+        _raise(error)
+    except Exception as end:
+        if ranks is None or ranks.world == 1 or ranks.device.type != "cuda":
+            raise
+        if not isinstance(end, typer.Exit):
+            traceback.print_exception(end)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(end.exit_code if isinstance(end, typer.Exit) else FAILED)
+
+
+def _raise(error: Exception) -> NoReturn:
     from manifests.manifest import ManifestError
     from manifests.storage import StorageError
     from trainer.checkpoint import CheckpointError
@@ -378,8 +397,10 @@ def _explain(error: Exception) -> NoReturn:
     from trainer.evaluation import EvaluationError
     from trainer.loader import LoaderError
     from trainer.metrics import DivergedError
-    from trainer.ranks import RanksError
+    from trainer.ranks import RanksError, is_lost_rank
 
+    if is_lost_rank(error):
+        _end(FAILED, f"another rank is gone, and this one ends with it; --resume goes on from the newest checkpoint ({error})")
     if isinstance(error, (ConfigurationError, RanksError)):
         _end(BAD_USAGE, str(error))
     expected = (

@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from manifests.storage import TEMPORARY_PREFIX
 
@@ -46,9 +48,9 @@ class Ranks:
             if local_rank >= torch.cuda.device_count():
                 raise RanksError(f"rank {local_rank} of this machine has no GPU: there are {torch.cuda.device_count()}")
             torch.cuda.set_device(place)
-        if world > 1 and not dist.is_initialized():
-            dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
         machines = max(1, world // int(os.environ.get("LOCAL_WORLD_SIZE", str(world))))
+        if world > 1 and not dist.is_initialized():
+            _meet("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", machines)
         return Ranks(int(os.environ.get("RANK", "0")), world, local_rank, place, machines)
 
     @property
@@ -118,3 +120,17 @@ class Ranks:
         if dist.is_initialized():
             gc.collect()  # whatever still holds the group would end it only with the interpreter
             dist.destroy_process_group()
+
+
+def is_lost_rank(error: Exception) -> bool:
+    """Whether an error is that of a rank whose peer has ended: what NCCL raises has a type, what gloo raises only its words."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+
+
+def _meet(backends: str, machines: int) -> None:
+    """Joins the others. torchrun keeps its store when it starts ranks again, and gloo would find the addresses of the dead in it
+    (torch 2.13), so each start has names of its own. Across machines torchrun counts restarts of each by itself, so there the
+    names stay as they are."""
+    store, rank, world = next(rendezvous("env://"))
+    start = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if machines == 1 else "0"
+    dist.init_process_group(backends, store=PrefixStore(f"start-{start}", store), rank=rank, world_size=world)
