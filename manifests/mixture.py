@@ -14,13 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from manifests.manifest import Content, Manifest
 from manifests.overview import by_component
 from manifests.storage import Folder
+
+if TYPE_CHECKING:
+    from yaml.nodes import Node
 
 MANY_EPOCHS = 4.0
 """Up to about four epochs, repeated data is nearly worth fresh data (Muennighoff et al. 2023)."""
@@ -50,8 +53,11 @@ class PhaseRecipe(BaseModel):
         if self.weights is not None:
             if not self.weights or any(not 0 <= weight < float("inf") for weight in self.weights.values()):
                 raise ValueError("weights are numbers from 0 on, one a component")
-            if not sum(self.weights.values()):
+            total = sum(self.weights.values())
+            if not total:
                 raise ValueError("all weights are 0")
+            if total == float("inf"):
+                raise ValueError("the weights are too large to be added up")
         return self
 
 
@@ -113,13 +119,32 @@ def read_mixture(text: str) -> MixtureRecipe:
     import yaml
 
     try:
+        if twice := _twice(yaml.compose(text, yaml.SafeLoader)):
+            raise MixtureError(f"{twice!r} stands there twice")
         return MixtureRecipe.model_validate(yaml.safe_load(text) or {})
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise MixtureError(f"not YAML: {str(error).splitlines()[0]}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(step) for step in first["loc"])
         raise MixtureError(f"{where + ': ' if where else ''}{first['msg'].removeprefix('Value error, ')}") from None
+
+
+def _twice(node: Node | None) -> str | None:
+    """A key that a mapping has twice, of which YAML would silently take the last."""
+    seen: set[int] = set()  # an alias is the same node again
+    waiting = [node]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen or not isinstance(one.value, list):
+            continue
+        seen.add(id(one))
+        pairs = [pair for pair in one.value if isinstance(pair, tuple)]
+        keys = [key.value for key, _ in pairs if isinstance(key.value, str)]
+        if twice := next((key for place, key in enumerate(keys) if key in keys[:place]), None):
+            return twice
+        waiting += [value for _, value in pairs] + [value for value in one.value if not isinstance(value, tuple)]
+    return None
 
 
 def plan(content: Content, mixture: MixtureRecipe, tokens: int, languages: Mapping[str, Mapping[str, int]] | None = None) -> Plan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import socket
@@ -17,7 +18,7 @@ from typing import Any
 from manifests.storage import Folder
 from pipeline.lists import Lists
 from pipeline.receipts import Receipt
-from pipeline.resources import GIB
+from pipeline.resources import GIB, ResourceError
 from pipeline.work import Order, Work, execute, lists_of
 
 IN_FLIGHT_PER_CPU = 4
@@ -143,8 +144,7 @@ class RayExecutor(Executor):
 
     def run(self, corpus_url: str, works: list[Work]) -> Generator[Outcome, None, None]:
         self.start()
-        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        self.most_memory = int(max((node.get("memory", 0) for node in nodes if node.get("CPU", 0) >= 1), default=0)) or GIB
+        self.nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
         waiting = iter(works)
         flying: dict[Any, Work] = {}
         limit = self.cpus * IN_FLIGHT_PER_CPU
@@ -162,7 +162,7 @@ class RayExecutor(Executor):
         try:
             launch()
             while flying:
-                done, _ = self.ray.wait(list(flying), num_returns=1, timeout=LOOK_SECONDS)
+                done = self._wait(list(flying))
                 head.check()
                 for reference in done:
                     work = flying.pop(reference)
@@ -173,12 +173,26 @@ class RayExecutor(Executor):
                 self.ray.cancel(reference, force=True)
             orders.close()
 
+    def _wait(self, flying: list[Any]) -> list[Any]:
+        try:
+            done: list[Any] = self.ray.wait(flying, num_returns=1, timeout=LOOK_SECONDS)[0]
+        except SystemError as error:
+            # A signal's handler raised while Ray waited; Ray then complains of the exception, which is the one that matters.
+            raise error.__cause__ or error from None
+        return done
+
     def _resources(self, work: Work) -> dict[str, Any]:
-        """What Ray takes from a node for the part: what it declares, but of memory no more than the largest node has, on which it
-        then runs alone."""
+        """What Ray takes from a node for the part: what it declares, but of processors and memory no more than the largest node
+        has, on which it then runs alone. ResourceError where this machine has fewer GPUs; a cluster may still get nodes."""
         wanted = work.resources
-        options: dict[str, Any] = {"num_cpus": wanted.cpus, "memory": min(wanted.memory, self.most_memory)}
-        return options | ({"num_gpus": wanted.gpus} if wanted.gpus else {})
+        able = [node for node in self.nodes if node.get("GPU", 0) >= wanted.gpus]
+        if not able and self.nodes and not self.address:
+            most = max(node.get("GPU", 0) for node in self.nodes)
+            raise ResourceError(f"a part of {work.step} takes {wanted.gpus:g} GPUs, and this machine has {most:g}")
+        cpus, memory = (max((node.get(kind, 0) for node in able or self.nodes), default=0) for kind in ("CPU", "memory"))
+        options: dict[str, Any] = {"num_cpus": min(_countable(wanted.cpus), int(cpus) or 1)}
+        options["memory"] = min(wanted.memory, int(memory) or GIB)
+        return options | ({"num_gpus": _countable(wanted.gpus)} if wanted.gpus else {})
 
     def _outcome(self, reference: Any, work: Work) -> Outcome:
         try:
@@ -201,6 +215,11 @@ class RayExecutor(Executor):
             f"cannot join the Ray cluster at {self.address}: {said}. Is its head running, and does one of its nodes run on this "
             "machine? A run is started on a node of the cluster, or handed to it by `ray job submit`"
         )
+
+
+def _countable(number: float) -> float:
+    """The next number that Ray can count: ten-thousandths up to 1, and whole ones above."""
+    return math.ceil(number) if number > 1 else math.ceil(number * 10_000) / 10_000
 
 
 class _Head:

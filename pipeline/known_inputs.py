@@ -53,9 +53,14 @@ def _seen(plan: Plan) -> Seen:
 def _kept(corpus: Folder) -> Seen:
     try:
         kept = json.loads(corpus.read(KNOWN))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return {}
-    return kept if isinstance(kept, dict) and all(isinstance(files, dict) for files in kept.values()) else {}
+    whole = isinstance(kept, dict) and all(isinstance(files, dict) for files in kept.values())
+    return kept if whole and all(_is_stamp(one) for files in kept.values() for one in files.values()) else {}
+
+
+def _is_stamp(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and type(value[0]) is int
 
 
 def _place(component: str, path: str) -> str:

@@ -44,7 +44,7 @@ class Resources:
             name, sign, value = (word.strip() for word in pair.partition("="))
             try:
                 found[name] = read[name](value)
-            except (KeyError, ValueError):
+            except (KeyError, ValueError, OverflowError):
                 raise ResourceError(f"{pair!r}: write cpus=2, memory=4GiB or gpus=1, with commas between") from None
             if not sign or not 0 <= found[name] < float("inf") or (name == "memory" and not found[name]):
                 raise ResourceError(f"{pair!r}: a number above zero is needed")

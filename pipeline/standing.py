@@ -36,7 +36,7 @@ def same(corpus: Folder, plan: Plan) -> str | None:
     """The digest of all parts of the plan (see pipeline.finish) if nothing has changed since they were done."""
     try:
         kept = json.loads(corpus.read(STANDING))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return None
     if not isinstance(kept, dict) or kept.get("of") != _plan(plan) or kept.get("receipts") != _receipts(corpus, plan):
         return None

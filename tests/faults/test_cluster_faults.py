@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,6 +75,23 @@ def test_killed_workers_full_disks_a_lost_node_and_a_killed_driver_change_no_byt
     is_whole(Folder(corpus), unbroken)
     rows = [row["rule"] for row in removals(corpus)]
     assert rows == ["obey.crash"]
+
+
+def test_a_driver_that_sigterm_meets_while_ray_waits_says_so_and_the_same_command_goes_on(
+    two_nodes: Cluster, faults: Faults, recipe: Recipe, unbroken: Manifest, tmp_path: Path
+) -> None:
+    corpus = tmp_path / "corpus"
+    faults.arm("here")
+    driver = two_nodes.driver(recipe.path, corpus)
+    wait_for(faults.reached("here"), driver)
+    driver.send_signal(signal.SIGTERM)
+    code, said = ended(driver)
+    assert code == 128 + signal.SIGTERM, said
+    assert "stopped by SIGTERM; what is finished is kept" in said
+    faults.go("here")
+    code, said = ended(two_nodes.driver(recipe.path, corpus))
+    assert code == 0, said
+    is_whole(Folder(corpus), unbroken)
 
 
 def test_a_node_that_goes_and_one_that_comes_in_mid_run_change_no_byte(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from manifests.storage import Folder
 from pipeline.inputs import (
     GROUP_CUT,
     PART_BYTES,
@@ -205,3 +207,18 @@ def test_many_changed_files_are_counted(tmp_path: Path) -> None:
         change(tmp_path / "docs" / name)
     with pytest.raises(InputError, match=r"(?s)7 input files .*4\.jsonl .*and 2 more\nif that is meant, .*--changed-inputs"):
         build(recipe, tmp_path / "corpus", changes_meant=False)
+
+
+@pytest.mark.parametrize(
+    "kept", ["[" * 100_000, "[1]", '{"docs": null}', '{KEY: {"a.jsonl": null}}', '{KEY: {"a.jsonl": ["x", 1]}}']
+)
+def test_what_is_no_list_of_inputs_is_written_anew(kept: str, tmp_path: Path) -> None:
+    recipe = write_small(tmp_path, {"a.jsonl": [{"text": article("a")}]}, small_recipe([]))
+    corpus = Folder(tmp_path / "corpus")
+    digest = build(recipe, tmp_path / "corpus").manifest.digest
+    known = corpus.read("receipts/inputs.json")
+    corpus.write("receipts/inputs.json", kept.replace("KEY", json.dumps(next(iter(json.loads(known))))).encode())
+    corpus.write("receipts/standing.json", b"[" * 100_000)
+    again = build(recipe, tmp_path / "corpus", changes_meant=False)
+    assert (again.manifest.digest, any(again.ran.values())) == (digest, False)
+    assert corpus.read("receipts/inputs.json") == known

@@ -50,7 +50,7 @@ def test_resources_are_changed_by_step_stage_or_word_of_a_step(crawl: Crawl) -> 
 
 
 @pytest.mark.parametrize(
-    "written", ["", "cpus", "cpus=", "cpus=-1", "cpus=nan", "memory=4XB", "memory=0", "disk=3", "cpus=1;gpus=2"]
+    "written", ["", "cpus", "cpus=", "cpus=-1", "cpus=nan", "memory=4XB", "memory=0", "memory=1e400", "disk=3", "cpus=1;gpus=2"]
 )
 def test_resources_that_are_none_are_refused(written: str) -> None:
     with pytest.raises(ResourceError):
@@ -217,10 +217,10 @@ def one_worker() -> Iterator[RayExecutor]:
 
 
 def test_ray_holds_nothing_after_a_run_and_few_parts_are_in_flight(one_worker: RayExecutor, tmp_path: Path) -> None:
-    """And a part that declares more memory than the machine has runs alone, where it would otherwise wait for ever."""
+    """And a part that declares more memory or processors than the machine has runs alone, where it would otherwise wait for ever."""
     files = {f"{number:02d}.jsonl": [{"text": article(number)}] for number in range(12)}
     recipe = write_small(tmp_path, files, small_recipe(["repair"], ["exact_dedup"]))
-    needs = {"exact_dedup": "memory=100TiB"}
+    needs = {"exact_dedup": "memory=100TiB,cpus=100", "repair": "cpus=1.5"}
     one_worker.start()
     flying: list[int] = []
     plain = one_worker.ray.wait
@@ -239,6 +239,12 @@ def test_ray_holds_nothing_after_a_run_and_few_parts_are_in_flight(one_worker: R
     total, left = one_worker.ray.cluster_resources(), one_worker.ray.available_resources()
     assert total["object_store_memory"] == left["object_store_memory"]
     assert done.manifest.digest == build(recipe, tmp_path / "here", ONE_FILE_A_PART).manifest.digest
+
+
+def test_gpus_that_this_machine_has_not_are_refused_and_not_waited_for(one_worker: RayExecutor, tmp_path: Path) -> None:
+    recipe = write_small(tmp_path, {"a.jsonl": [{"text": "one"}]}, small_recipe(["repair"]))
+    with pytest.raises(ResourceError, match=r"a part of docs\.1\.repair takes 500 GPUs, and this machine has \d+"):
+        run(recipe, Folder(tmp_path / "corpus"), one_worker, Progress(quiet=True), 100, {"repair": "gpus=500"})
 
 
 def test_uniting_declares_what_the_counts_of_pairs_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
