@@ -12,7 +12,6 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from manifests.manifest import Manifest
@@ -78,6 +77,8 @@ class Logs:
             source = f"read_parquet([{listed}], hive_partitioning=false, union_by_name=true, file_row_number=false)"
             self.connection.execute(f'create view "{name}" as select * from {source}')
             return
+        import pyarrow.dataset as ds  # brings pandas, a third of a second
+
         files = [self.corpus.path(path) for path in paths]
         self.connection.register(name, ds.dataset(files, filesystem=self.corpus.fs, format="parquet", schema=schema))
 

@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 
 from manifests.terminal import terminal, token_progress, visible
 from stages.dedup_commands import dedup
-from stages.exports.commands import exports
+from stages.export_commands import exports
 
 if TYPE_CHECKING:
     from manifests.narrowing import Narrowing

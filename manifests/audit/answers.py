@@ -44,8 +44,8 @@ def give(
     whole: Any = None,
     columns: Sequence[str] | None = None,
 ) -> bool:
-    """Prints `rows` (as JSON `whole`, where that is given) as asked, and says whether anything was asked. `columns`: the header of a
-    CSV, where there may be no rows."""
+    """Prints `rows` (as JSON `whole`, where that is given) as asked, and says whether anything was asked. `columns`: the header
+    of a CSV, where there may be no rows."""
     if json_asked and csv_asked:
         raise typer.BadParameter("one of --json and --csv", param_hint="--json")
     if json_asked:
