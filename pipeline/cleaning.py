@@ -20,6 +20,7 @@ def clean(corpus: Folder, work_files: bool = False) -> tuple[int, int]:
     """(files, bytes) deleted: work files and receipts of parts that the finished corpus is not made of, and journals of old runs;
     with `work_files` its own work files too, and then a changed recipe starts from the input again. ManifestError when the corpus
     is not finished."""
+    Manifest.load(corpus)  # before a lock is put where no corpus is
     with lock.exclusive(corpus) as held:
         manifest = Manifest.load(corpus)
         current = {one["path"].removesuffix(".json").removeprefix(f"{RECEIPTS}/") for one in receipt_list(corpus, manifest) or []}

@@ -80,6 +80,9 @@ def run(
     except (RunFailed, InputError, Locked, StorageError, SplitError, OSError) as error:
         typer.echo(visible(f"error: {error}"), err=True)
         raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        typer.echo("stopped by Ctrl-C; what is finished is kept: start the same command again to go on", err=True)
+        raise typer.Exit(128 + signal.SIGINT) from None
     except Terminated:
         typer.echo("stopped by SIGTERM; what is finished is kept: start the same command again to go on", err=True)
         raise typer.Exit(128 + signal.SIGTERM) from None
@@ -155,7 +158,12 @@ def plan(recipe: RecipePath, corpus: CorpusOption = "corpus", part_mib: PartOpti
     console = terminal()
     known = [report for report in reports if report.parts is not None]
     parts, finished = sum(report.parts or 0 for report in known), sum(report.finished for report in known)
-    console.print(f"{recipe} → {corpus}: {parts - finished:,} of {parts:,} parts to run, as far as can be told yet")
+    left = f"{parts - finished:,} of {parts:,} parts to run"
+    if len(known) < len(reports):
+        left += ", as far as can be told yet"
+    elif parts == finished:
+        left = f"nothing to run, all {parts:,} parts are done"
+    console.print(f"{recipe} → {corpus}: {left}")
     for line in changed:
         console.print(visible(f"  since the corpus was built: {line}"))
     table = Table(box=None, pad_edge=False)

@@ -24,22 +24,31 @@ Seen = dict[str, dict[str, list[str | int]]]
 def check(corpus: Folder, plan: Plan, changes_meant: bool = False) -> None:
     """InputError when a file that the last run saw is now another one, unless that is meant; then keeps what is seen now."""
     now, before = _seen(plan), _kept(corpus)
-    changed = [
+    others = _changed(now, before)
+    if others and not changes_meant:
+        more = f"\n  and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+        files_have = "file has" if len(others) == 1 else "files have"
+        raise InputError(
+            f"{len(others)} input {files_have} changed since the last run on this corpus:\n  "
+            + "\n  ".join(others[:SHOWN])
+            + f"{more}\nif that is meant, start again with --changed-inputs: parts with these files are read again"
+        )
+    if now != before:
+        corpus.write(KNOWN, json.dumps(now, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def changed(corpus: Folder, plan: Plan) -> list[str]:
+    """Files that are others than the last run saw, and how they differ."""
+    return _changed(_seen(plan), _kept(corpus))
+
+
+def _changed(now: Seen, before: Seen) -> list[str]:
+    return [
         f"{_place(component, path)} ({_how(before[component][path], stamp)})"
         for component, files in now.items()
         for path, stamp in files.items()
         if before.get(component, {}).get(path, stamp) != stamp
     ]
-    if changed and not changes_meant:
-        more = f"\n  and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
-        files_have = "file has" if len(changed) == 1 else "files have"
-        raise InputError(
-            f"{len(changed)} input {files_have} changed since the last run on this corpus:\n  "
-            + "\n  ".join(changed[:SHOWN])
-            + f"{more}\nif that is meant, start again with --changed-inputs: parts with these files are read again"
-        )
-    if now != before:
-        corpus.write(KNOWN, json.dumps(now, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def _seen(plan: Plan) -> Seen:

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from manifests.storage import TEMPORARY_PREFIX, FileStamp, Folder
+from manifests.storage import TEMPORARY_PREFIX, FileStamp, Folder, StorageError
 
 LOCK = "lock.json"
 RENEW_SECONDS = 30.0
@@ -74,8 +74,11 @@ def exclusive(corpus: Folder) -> Iterator[Held]:
 
 @contextlib.contextmanager
 def _local(corpus: Folder) -> Iterator[Held]:
-    os.makedirs(corpus.root, exist_ok=True)
-    descriptor = os.open(corpus.path(LOCK), os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        os.makedirs(corpus.root, exist_ok=True)
+        descriptor = os.open(corpus.path(LOCK), os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise StorageError(f"the corpus {corpus.url} cannot be written: {error.strerror}") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

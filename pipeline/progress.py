@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Protocol
 
 from rich.console import Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 from rich.text import Text
@@ -51,14 +52,22 @@ class Progress:
     def step(self, tally: StepTally) -> Iterator[Bar]:
         """Shows a step while the block lasts, and a line about it at its end; the bar is to be told of every part in `tally`."""
         if self.console.is_terminal and not self.quiet:
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
+            columns = (
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[left]}"),
+            )
             bar = RichProgress(*columns, console=self.console)
             with Live(console=self.console, transient=True) as live:
                 shown = _Shown(bar, live, tally)
                 shown.advance()
                 yield shown
         else:
-            yield _Plain(self, tally)
+            with _Plain(self, tally) as plain:
+                yield plain
         tally.tick()
         again = f" ({tally.before:,} done before)" if tally.before else ""
         failed = f", {tally.failed:,} failed" if tally.failed else ""
@@ -176,13 +185,29 @@ class _Shown:
 
 
 class _Plain:
+    """A line every PLAIN_SECONDS, whether a part has ended or not: a large one may take an hour."""
+
     def __init__(self, progress: Progress, step: StepTally) -> None:
         self.progress, self.step = progress, step
-        self.said = time.monotonic()
+        self.began = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._speak, name=f"progress of {step.name}", daemon=True)
+
+    def __enter__(self) -> _Plain:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
 
     def advance(self) -> None:
-        if time.monotonic() - self.said > PLAIN_SECONDS:
-            self.said = time.monotonic()
-            left = "" if self.step.left is None else f"; about {span(self.step.left)} left"
-            self.progress.line(f"{self.step.name}: {_of(self.step)} parts; {'; '.join(rates(self.step))}{left}")
+        """The line comes by the clock."""
+
+    def _speak(self) -> None:
+        while not self._ended.wait(PLAIN_SECONDS):
+            step = self.step
+            left = "" if step.left is None else f"; about {span(step.left)} left"
+            said = "; ".join(rates(step)) if step.done else f"{span(time.monotonic() - self.began)} so far"
+            self.progress.line(f"{step.name}: {_of(step)} parts; {said}{left}")
             sys.stderr.flush()

@@ -131,7 +131,9 @@ def run(
 
 def check_apart(recipe: Recipe, corpus: Folder) -> None:
     """InputError when the corpus lies in a component's source, or the source in the corpus: a run would read what it wrote. So it
-    would, and replace it, if the corpus were one of its own references."""
+    would, and replace it, if the corpus were one of its own references. And it is no file."""
+    if corpus.local and os.path.isfile(corpus.root):
+        raise InputError(f"the corpus is a folder, and {corpus.url} is a file: name another with --corpus")
     mine = os.path.realpath(corpus.root) if corpus.local else corpus.url
     for name, path in recipe.references.items():
         reference = Folder(path)
@@ -153,11 +155,15 @@ def check_apart(recipe: Recipe, corpus: Folder) -> None:
 
 def survey(recipe: Recipe, corpus: Folder, part_bytes: int = PART_BYTES) -> tuple[list[StepReport], list[str]]:
     """What is done and what will run, without running anything; and what has changed since the corpus was built."""
+    check_apart(recipe, corpus)
     plan = make_plan(recipe, part_bytes)
     try:
         changed = changes(Manifest.load(corpus).content, plan) if corpus.exists(MANIFEST) else []
     except ManifestError as error:
         changed = [str(error)]
+    if others := known_inputs.changed(corpus, plan):
+        more = f", and {len(others) - 1} more" if len(others) > 1 else ""
+        changed.append(f"an input file has changed, which `run` refuses without --changed-inputs: {others[0]}{more}")
     done: Done = {}
     reports = []
     for step in plan.steps:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from trainer.presets import PRESETS
+from trainer.presets import CPU_PRESET, DEFAULT_PRESET, PRESETS
 
 if TYPE_CHECKING:
     from trainer.configuration import TrainConfig
@@ -76,7 +76,9 @@ def _option(panel: str, text: str) -> Any:
 
 Manifest = Annotated[str, typer.Option(help="manifest.json of the corpus, or its folder or URL.", metavar="PATH")]
 Cache = Annotated[str | None, typer.Option(help="Where shards of a remote corpus are kept.", metavar="FOLDER")]
-PresetName = Annotated[str, _option(MODEL, f"One of {', '.join(PRESETS)}.")]
+PresetName = Annotated[
+    str | None, _option(MODEL, f"One of {', '.join(PRESETS)}. Default: {DEFAULT_PRESET} on a GPU, {CPU_PRESET} without one.")
+]
 ModelChanges = Annotated[
     list[str] | None, _option(MODEL, "Changes the preset: layers=6, width=256, heads, kv_heads, hidden, tied, qk_norm, …")
 ]
@@ -101,7 +103,7 @@ LogEvery = Annotated[int, _option(MACHINE, "Steps between progress lines.")]
 def train(
     manifest: Manifest,
     out: Annotated[str, typer.Option(help="Folder of the run; must be empty or new, unless --resume.", metavar="RUN")],
-    preset: PresetName = "small",
+    preset: PresetName = None,
     model: ModelChanges = None,
     attention: Attention = Masking.masked,
     seconds: Annotated[float | None, _option(BUDGET, "Train this long (default: 300 when no budget is given).")] = None,
@@ -189,6 +191,8 @@ def _configuration(
     options["model"] = _pairs(model, "--model", _model_value)
     options["mixture"] = _pairs(mixture, "--mixture", float)
     options = {name: value.value if isinstance(value, Enum) else value for name, value in options.items()}
+    if options["preset"] is None:
+        options["preset"] = _usual_preset(options["device"])
     if recipe is not None and options["mixture"]:
         _end(BAD_USAGE, "a mixture comes from --mixture or from --mixture-recipe")
     try:
@@ -196,6 +200,18 @@ def _configuration(
         return config if recipe is None else _with_mixture(config, options, recipe)
     except (ConfigurationError, MixtureError) as error:
         _end(BAD_USAGE, str(error))
+
+
+def _usual_preset(device: str) -> str:
+    """What suits the machine; the models that a GPU trains would take all memory of one without."""
+    try:
+        import torch
+    except ImportError:
+        return DEFAULT_PRESET  # said below, by `_need_torch`
+    if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
+        return DEFAULT_PRESET
+    typer.echo(f"no GPU is used, so the model is {CPU_PRESET!r}; --preset names another", err=True)
+    return CPU_PRESET
 
 
 def _with_mixture(config: TrainConfig, options: dict[str, Any], path: str) -> TrainConfig:
@@ -230,7 +246,7 @@ def doremi(
     reference: Annotated[
         Path | None, _option(MODEL, "A trained run or checkpoint, instead of training one. Of any shape, with this tokenizer.")
     ] = None,
-    preset: PresetName = "small",
+    preset: PresetName = None,
     model: ModelChanges = None,
     attention: Attention = Masking.masked,
     tokens: Tokens = None,

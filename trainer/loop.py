@@ -111,7 +111,10 @@ class Run:
 
         self.corpus = Corpus.open(config.manifest, config.cache)
         if config.evaluate:
-            self.corpus.components("validation")  # a missing split is said before an hour of training, not after
+            # What will be wanted after an hour of training is looked at before it; the score looks at it again.
+            held_out = self.corpus.components("validation")
+            for name in held_out if ranks.local_rank == 0 else []:
+                self.corpus.component(name, "validation")
         self.loader = self._open_loader()
         self.keys = self.loader.mean_visible_keys if config.attention == "masked" else (config.row_tokens + 1) / 2
         self.architecture = config.architecture(self.corpus.tokenizer.vocabulary)

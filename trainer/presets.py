@@ -87,3 +87,6 @@ PRESETS: dict[str, Preset] = {
     "1b": Preset(_shape(16, 2_048, 16, 8, 7_168, qk_norm=True), 2_048, 1_048_576, 16, 4e-4),
     "8b": Preset(_shape(32, 4_096, 32, 8, 14_336, rope_theta=500_000.0), 4_096, 4_194_304, 2, 3e-4),
 }
+
+DEFAULT_PRESET, CPU_PRESET = "small", "tiny"
+"""With a GPU and without one: a step of `small` takes tens of gigabytes, and on a CPU many minutes."""

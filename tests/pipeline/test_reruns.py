@@ -17,12 +17,13 @@ import pytest
 from typer.testing import CliRunner
 
 import pipeline
-from manifests.manifest import Manifest
-from manifests.storage import Folder
+from manifests.manifest import Manifest, ManifestError
+from manifests.storage import Folder, StorageError
 from manifests.verify import verify
 from pipeline.cleaning import clean
 from pipeline.commands import app
 from pipeline.execution import RayExecutor
+from pipeline.inputs import InputError
 from pipeline.lock import Locked, exclusive
 from pipeline.recipe import Recipe
 from pipeline.run import survey
@@ -326,3 +327,40 @@ def test_sigterm_ends_a_run_with_143_and_the_same_command_goes_on(small: Recipe,
     assert code == 128 + signal.SIGTERM
     assert "stopped by SIGTERM; what is finished is kept" in said
     assert build(small, corpus).manifest.digest == build(small, tmp_path / "fresh").manifest.digest
+
+
+def test_plan_refuses_where_run_would_and_names_inputs_that_changed(small: Recipe, tmp_path: Path) -> None:
+    build(small, tmp_path / "corpus")
+    _, changed = survey(small, Folder(tmp_path / "corpus"))
+    assert changed == []
+    docs = sorted((tmp_path / "docs").iterdir())
+    docs[0].write_bytes(docs[0].read_bytes() + b'{"text": "one more"}\n')
+    _, (said,) = survey(small, Folder(tmp_path / "corpus"))
+    assert said.startswith(f"an input file has changed, which `run` refuses without --changed-inputs: {docs[0]} (")
+    for place, complaint in ((tmp_path / "docs", "in the source"), (docs[0], "is a file")):
+        with pytest.raises(InputError, match=complaint):
+            survey(small, Folder(place))
+
+
+def test_cleaning_what_is_no_corpus_leaves_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError):
+        clean(Folder(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_corpus_that_cannot_be_made_is_named_with_the_reason(small: Recipe, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match=r"the corpus .*/file/corpus cannot be written: Not a directory"):
+        build(small, tmp_path / "file" / "corpus")
+    with pytest.raises(InputError, match=r"the corpus is a folder, and .*/file is a file"):
+        build(small, tmp_path / "file")
+
+
+def test_ctrl_c_ends_a_run_with_130_and_says_how_to_go_on(small: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("pipeline.run.run", interrupted)
+    result = CliRunner().invoke(app, ["run", small.path, "--corpus", str(tmp_path / "corpus"), "--executor", "inline"])
+    assert result.exit_code == 130
+    assert "stopped by Ctrl-C; what is finished is kept: start the same command again to go on" in result.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Generator
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import pipeline
@@ -27,6 +30,7 @@ from pipeline.execution import InlineExecutor, Outcome
 from pipeline.journal import LATEST, Journal
 from pipeline.progress import Progress
 from pipeline.recipe import Recipe
+from pipeline.resources import Resources
 from pipeline.run import RunFailed, run
 from pipeline.status import look
 from pipeline.tally import Tally
@@ -272,3 +276,22 @@ def test_prometheus_reads_documents_removals_and_parts_from_ray_s_exporter(small
         assert [float(line.rpartition(" ")[2]) for line in done] == [3]
     finally:
         ray.shutdown()
+
+
+def test_a_long_part_is_heard_of_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a terminal, whose bar counts the seconds."""
+    monkeypatch.setattr("pipeline.progress.PLAIN_SECONDS", 0.01)
+    heard = threading.Event()
+
+    class Listening(io.StringIO):
+        def write(self, text: str) -> int:
+            if "read: 0 of 1 parts; " in text and " so far" in text:
+                heard.set()
+            return super().write(text)
+
+    progress = Progress()
+    progress.console = Console(file=Listening(), width=200)
+    tally = Tally("recipe.yaml", "corpus", 1).begin("read", "reads", 1, Resources())
+    with progress.step(tally):
+        assert heard.wait(60)
+    assert not [thread for thread in threading.enumerate() if thread.name == "progress of read"]

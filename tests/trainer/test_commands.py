@@ -187,3 +187,12 @@ def test_a_mixture_recipe_that_does_not_fit_ends_with_exit_code_2(tmp_path: Path
     code, _, errors = invoke("train", *options)
     assert code == 2
     assert complaint in errors
+
+
+def test_without_a_gpu_the_usual_model_is_one_that_a_cpu_can_train(tmp_path: Path) -> None:
+    manifest = learnable_corpus(tmp_path / "corpus", train=20, held_out=5)
+    where = ["--manifest", str(manifest), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    code, _, errors = invoke("train", *where, *SMALL, "--steps", "1", "--batch-tokens", "512", "--no-evaluate")
+    assert code == 0, errors
+    assert "no GPU is used, so the model is 'tiny'; --preset names another" in errors
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["preset"] == "tiny"

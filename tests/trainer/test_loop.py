@@ -381,6 +381,17 @@ def test_a_component_of_weight_0_is_left_out(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "result.json").read_text())["epochs"].keys() == {"books"}
 
 
+def test_a_damaged_validation_shard_is_refused_before_training(tmp_path: Path) -> None:
+    manifest = learnable_corpus(tmp_path / "corpus", train=20, held_out=5)
+    (shard,) = (tmp_path / "corpus").rglob("tokens/**/validation/*.bin")
+    data = bytearray(shard.read_bytes())
+    data[7] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(CorpusError, match=rf"validation/{shard.name}: SHA-256 is "):
+        run(manifest, tmp_path / "run", steps=1)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_corpus_without_validation_is_refused_before_training(tmp_path: Path) -> None:
     manifest = build_corpus(tmp_path / "corpus", {("web", "train"): [sentences(20, 1)]})
     with pytest.raises(CorpusError, match="no validation split"):
