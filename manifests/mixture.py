@@ -12,6 +12,7 @@ Tokens are targets, BOS included, of the training split; a document's are as man
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -127,6 +128,12 @@ def read_mixture(text: str) -> MixtureRecipe:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(step) for step in first["loc"])
+        if first["type"] == "extra_forbidden":
+            word = str(first["loc"][-1])
+            known = [*MixtureRecipe.model_fields] if len(first["loc"]) == 1 else [*PhaseRecipe.model_fields]
+            near = difflib.get_close_matches(word, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise MixtureError(f"{where}: there is no {word!r}; {hint}") from None
         raise MixtureError(f"{where + ': ' if where else ''}{first['msg'].removeprefix('Value error, ')}") from None
 
 

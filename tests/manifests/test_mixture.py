@@ -159,3 +159,10 @@ def test_the_command_tells_tokens_epochs_and_languages_of_a_real_corpus(finished
     refused = CliRunner().invoke(app, ["mixture", str(finished), "--tokens", str(9 * total), "--max-epochs", "4"])
     assert refused.exit_code == 1
     assert "tokens fit" in refused.output
+
+
+def test_a_word_that_a_mixture_does_not_know_is_named_with_the_nearest() -> None:
+    with pytest.raises(MixtureError, match=r"phases\.0\.wieghts: there is no 'wieghts'; did you mean 'weights'\?"):
+        read_mixture("phases: [{wieghts: {web: 1}}]")
+    with pytest.raises(MixtureError, match=r"colour: there is no 'colour'; known: phases, max_epochs"):
+        read_mixture("colour: red")
