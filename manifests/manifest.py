@@ -17,6 +17,8 @@ from manifests.storage import Folder
 
 FORMAT = "corpusmill/1"
 UINT16_VOCABULARY = 1 << 16
+LARGEST_VOCABULARY = 1 << 22
+"""Far more than any tokenizer has; a larger id is a mistake that would cost gigabytes."""
 _NAME = "[a-z0-9][a-z0-9_-]{0,63}"
 SHARD_PATH = rf"^tokens/{_NAME}/(train|validation|test)/[0-9]{{5,}}\.(bin|parquet)$"
 LOG_PATH = rf"^logs/((removals|edits|documents)/{_NAME}|signals/{_NAME}/[A-Za-z0-9._-]+)/[0-9]{{5,}}\.parquet$"
@@ -108,7 +110,7 @@ class TokenizerTraining(Part):
 class TokenizerRecord(Part):
     file: Literal["tokenizer.json"] = "tokenizer.json"
     sha256: str
-    vocabulary: int = Field(description="entries, special tokens included: ids are below it")
+    vocabulary: int = Field(gt=0, le=LARGEST_VOCABULARY, description="entries, special tokens included: ids are below it")
     dtype: Literal["uint16", "uint32"]
     bos_id: int
     special_tokens: dict[str, int]

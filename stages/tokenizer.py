@@ -23,6 +23,7 @@ from pydantic import Field, model_validator
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from manifests.identity import keyed_hash
+from manifests.manifest import LARGEST_VOCABULARY
 from stages import text_buffers
 from stages.shards import token_dtype
 from stages.stage import DataFile, Options
@@ -32,8 +33,6 @@ VERSION = 2
 NAME = "tokenizer"
 BOS = "<|bos|>"
 RESERVED = "<|reserved_{}|>"
-LARGEST_VOCABULARY = 1 << 22
-"""Far more than any tokenizer has; a larger id is a mistake that would cost gigabytes."""
 SPECIAL_TOKENS = 16
 """Ids 0 to 15 are BOS and 15 reserved ones, for whoever trains further."""
 

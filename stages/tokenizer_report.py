@@ -13,12 +13,12 @@ import numpy as np
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from manifests.manifest import MANIFEST, Manifest, ManifestError
+from manifests.manifest import LARGEST_VOCABULARY, MANIFEST, Manifest, ManifestError
 from manifests.storage import Folder, StorageError
 from stages.language import UNDETERMINED, Language, LanguageOptions
 from stages.text_sources import SPLIT, SourceError, Sources, TextFile
 from stages.token_usage import Usage
-from stages.tokenizer import LARGEST_VOCABULARY, Encoder, TokenizerError, choose_engine
+from stages.tokenizer import Encoder, TokenizerError, choose_engine
 
 BATCH_TEXTS, BATCH_BYTES = 1000, 8 << 20
 MOST_BYTES = 64 << 20

@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from manifests import verify as verify_module
 from manifests.manifest import Manifest, ManifestError, digest
 from manifests.storage import Folder
 from manifests.verify import verify
@@ -293,3 +295,43 @@ def test_a_component_that_the_manifest_no_longer_lists_is_named(corpus: Corpus) 
 def test_tokens_of_a_component_that_its_shards_do_not_have_are_found(corpus: Corpus) -> None:
     corpus.content["components"]["books"]["tokens"]["train"] += 1
     assert named(corpus.findings(), "component books", "its shards have the tokens")
+
+
+def _index(corpus: Corpus) -> str:
+    return next(shard["index"] for shard in corpus.content["shards"] if shard["documents"] > 3)
+
+
+def test_lengths_whose_sum_wraps_around_are_found(corpus: Corpus) -> None:
+    """Four times 2^62 more is nothing more in 64 bits."""
+    path = _index(corpus)
+    table = pq.read_table(corpus.folder / path)
+    lengths = table["tokens"].to_numpy().copy()
+    lengths[:4] += 1 << 62
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
+    table = table.set_column(1, table.schema.field("start"), pa.array(starts))
+    table = table.set_column(2, table.schema.field("tokens"), pa.array(lengths))
+    pq.write_table(table, corpus.folder / path)
+    corpus.reseal(path)
+    assert named(corpus.findings(), path, "do not fill")
+
+
+def test_a_file_that_declares_more_rows_than_the_manifest_is_not_read(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, read = _index(corpus), []
+    table = pq.read_table(corpus.folder / path)
+    pq.write_table(pa.concat_tables([table] * 9), corpus.folder / path)
+    corpus.reseal(path)
+    plain = verify_module.read_parquet
+
+    def watched(folder: Folder, name: str) -> pa.Table:
+        read.append(name)
+        return plain(folder, name)
+
+    monkeypatch.setattr(verify_module, "read_parquet", watched)
+    assert named(corpus.findings(), path, f"{9 * len(table)} rows, the manifest says {len(table)}")
+    assert read and path not in read
+
+
+def test_a_vocabulary_that_no_memory_holds_is_refused(corpus: Corpus) -> None:
+    corpus.content["tokenizer"].update(vocabulary=1 << 62, dtype="uint32")
+    with pytest.raises(ManifestError, match=r"content\.tokenizer\.vocabulary: .*less than or equal to 4194304"):
+        corpus.findings()
