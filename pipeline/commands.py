@@ -96,7 +96,7 @@ def run(
     tokens = sum(shard.tokens for shard in content.shards)
     parts = sum(result.ran.values())
     typer.echo(f"{corpus}: {documents_in:,} documents in, {kept:,} kept, {documents_in - kept:,} removed, {tokens:,} tokens")
-    for line in summary.remarks(content):
+    for line in [*summary.remarks(content), *summary.outdated(folder, result.manifest)]:
         typer.echo(visible(line), err=True)
     typer.echo(f"{'nothing to do' if not parts else f'{parts} parts run'}; digest {result.manifest.digest}")
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from manifests.manifest import Content, StageRecord, TokenizerTraining
+from manifests.manifest import MANIFEST, Content, Manifest, ManifestError, StageRecord, TokenizerTraining
+from manifests.storage import Folder, StorageError
+from manifests.verify import listed_files
 from pipeline.steps import Done, Plan
 
 SHOWN_RULES = 5
@@ -40,6 +42,27 @@ def remarks(content: Content) -> list[str]:
         said.append(f"note: the sample gave a vocabulary of {content.tokenizer.vocabulary:,}, the recipe asked for {wanted:,}")
     if content.tokenizer is not None and content.tokenizer.training:
         said += _short_sample(content.tokenizer.training)
+    return said
+
+
+def outdated(corpus: Folder, manifest: Manifest) -> list[str]:
+    """Lines about other manifests in the corpus's folder, such as `corpusmill manifest drop` writes, whose files are gone or others
+    since the corpus was built anew."""
+    now = {path: sha256 for path, sha256, _ in listed_files(manifest.content)}
+    said = []
+    for place in sorted(corpus.fs.ls(corpus.root, detail=False)):
+        name = str(place).rstrip("/").rpartition("/")[2]
+        if not name.endswith(".json") or name == MANIFEST:
+            continue
+        try:
+            other = Manifest.load(corpus, name)
+        except (ManifestError, StorageError, OSError):
+            continue
+        if lost := [path for path, sha256, _ in listed_files(other.content) if now.get(path) != sha256]:
+            said.append(
+                f"warning: {name} no longer describes what is there: {len(lost):,} of its files have changed or gone, such as "
+                f"{lost[0]}; make it anew with `corpusmill manifest drop`"
+            )
     return said
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -27,6 +28,7 @@ from pipeline.inputs import InputError
 from pipeline.lock import Locked, exclusive
 from pipeline.recipe import Recipe
 from pipeline.run import survey
+from pipeline.summary import outdated
 from tests.pipeline.crawl import ONE_FILE_A_PART, Crawl, article, build, lines_of, small_recipe, write_small
 
 STAGES: list[Any] = ["repair", {"gopher_quality": {"min_words": 50}}, "c4", "personal_data"]
@@ -233,6 +235,7 @@ def test_the_lock_of_a_killed_run_does_not_block_the_next(small: Recipe, tmp_pat
 
 def test_plan_says_what_is_done_and_what_will_run(small: Recipe, tmp_path: Path) -> None:
     from pipeline.run import survey
+from pipeline.summary import outdated
 
     before = {report.step.name: (report.parts, report.finished) for report in survey(small, Folder(tmp_path / "corpus"), 1000)[0]}
     assert before["docs.1.measure"] == (3, 0)
@@ -364,3 +367,13 @@ def test_ctrl_c_ends_a_run_with_130_and_says_how_to_go_on(small: Recipe, tmp_pat
     result = CliRunner().invoke(app, ["run", small.path, "--corpus", str(tmp_path / "corpus"), "--executor", "inline"])
     assert result.exit_code == 130
     assert "stopped by Ctrl-C; what is finished is kept: start the same command again to go on" in result.stderr
+
+
+def test_a_dropped_manifest_that_no_longer_fits_is_named_after_a_run(small: Recipe, tmp_path: Path) -> None:
+    corpus = Folder(tmp_path / "corpus")
+    manifest = build(small, tmp_path / "corpus").manifest
+    corpus.write("kept.json", corpus.read("manifest.json"))
+    assert outdated(corpus, manifest) == []
+    (tmp_path / "docs" / "a.jsonl").unlink()
+    (said,) = outdated(corpus, build(small, tmp_path / "corpus").manifest)
+    assert re.match(r"warning: kept\.json no longer describes what is there: \d+ of its files have changed or gone, such as logs/", said)
