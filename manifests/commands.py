@@ -32,6 +32,7 @@ app.add_typer(manifest_commands.app, name="manifest")
 app.add_typer(audit, name="audit")
 audit.command("trained-on")(run_commands.trained_on)
 app.command()(report)
+app.command()(run_commands.release)
 
 CorpusArgument = Annotated[str, typer.Argument(help="folder or URL of a corpus")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
@@ -175,8 +176,11 @@ def why(
 def mixture(
     corpus: CorpusArgument,
     tokens: Annotated[float, typer.Option(min=1, help="target tokens of the run, such as 2e9")],
-    recipe: Annotated[str | None, typer.Option(help="a mixture in YAML: phases with share, weights or temperature")] = None,
-    weight: Annotated[list[str] | None, typer.Option(help="COMPONENT=NUMBER; repeat")] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option("--recipe", "--mixture-recipe", help="a mixture in YAML: phases with share, weights or temperature"),
+    ] = None,
+    weight: Annotated[list[str] | None, typer.Option("--weight", "--mixture", help="COMPONENT=NUMBER; repeat")] = None,
     temperature: Annotated[float | None, typer.Option(help="alpha of p ∝ q^alpha over languages, such as 0.3")] = None,
     max_epochs: Annotated[float | None, typer.Option(help="refuse to go through a component more often")] = None,
     as_json: JsonOption = False,
@@ -197,7 +201,8 @@ def mixture(
         languages = mixtures.tokens_by_language(folder, manifest)
         planned = mixtures.plan(manifest.content, chosen, int(tokens), languages)
     except (mixtures.MixtureError, StorageError, OSError) as error:
-        typer.echo(visible(f"error: {error}"), err=True)
+        where = f"{recipe}: " if recipe is not None and isinstance(error, mixtures.MixtureError) else ""
+        typer.echo(visible(f"error: {where}{error}"), err=True)
         raise typer.Exit(1) from None
     if as_json:
         typer.echo(json.dumps(planned.as_json(), indent=1, ensure_ascii=False))

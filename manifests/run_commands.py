@@ -51,6 +51,8 @@ def trained_on(
                 _tell_document(joined, logs, id_, url, as_json, as_csv)
             else:
                 _tell_stretches(joined, logs, steps, every, largest, as_json, as_csv)
+    except BrokenPipeError:
+        raise
     except (ManifestError, StorageError, OSError) as error:
         hint = "" if corpus else "; name the corpus with --corpus"
         _fail(f"the corpus of {run} cannot be read: {error}{hint}")
@@ -188,3 +190,44 @@ def _shown(steps: Sequence[int]) -> str:
 def _fail(message: str) -> NoReturn:
     typer.echo(visible(f"error: {message}"), err=True)
     raise typer.Exit(1)
+
+
+def release(
+    run: Annotated[Path | None, typer.Argument(help="folder of a finished training run", show_default=False)] = None,
+    output: Annotated[Path | None, typer.Option(help="folder to write; must be new or empty")] = None,
+    corpus: Annotated[str | None, typer.Option(help="its corpus, by default where the run says it lay")] = None,
+    score: Annotated[list[Path] | None, typer.Option(help="a file that evaluate --json printed; repeat")] = None,
+    check: Annotated[Path | None, typer.Option(help="hash a release and compare its files, instead")] = None,
+) -> None:
+    """Bundle a finished run to hand on: weights, tokenizer, logs, manifest, decontamination, scores, a card and SHA256SUMS."""
+    from manifests.manifest import MANIFEST, ManifestError, open_corpus
+    from manifests.release import ReleaseError
+    from manifests.release import check as findings_of
+    from manifests.release import release as write
+    from manifests.storage import StorageError
+    from manifests.trained_on import corpus_of
+
+    if (check is None) == (run is None) or (run is not None and output is None) or (check is not None and (output or score)):
+        raise typer.BadParameter("RUN with --output, or --check FOLDER", param_hint="RUN")
+    try:
+        if check is not None:
+            findings = list(findings_of(check))
+            for finding in findings:
+                typer.echo(visible(finding))
+            if findings:
+                typer.echo(f"{len(findings)} findings: this release is not what it was", err=True)
+                raise typer.Exit(1)
+            typer.echo(visible(f"{check}: every file is what SHA256SUMS says, and they belong together"))
+            return
+        assert run is not None and output is not None
+        where = corpus or corpus_of(run)
+        if where is None:
+            _fail(f"{run} does not say where its corpus lay: no training run, or name it with --corpus")
+        folder, _ = open_corpus(where)
+        named = where.rpartition("/")[2] if where.endswith(".json") else MANIFEST
+        names = write(run, folder, output, named, score or ())
+    except (ManifestError, StorageError) as error:
+        _fail(f"the corpus of {run} cannot be read: {error}" + ("" if corpus else "; name the corpus with --corpus"))
+    except (ReleaseError, OSError) as error:
+        _fail(str(error))
+    typer.echo(visible(f"{output}: {len(names)} files"))

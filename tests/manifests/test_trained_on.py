@@ -19,12 +19,11 @@ from manifests.logs import Logs
 from manifests.manifest import Manifest
 from manifests.storage import Folder
 from manifests.trained_on import LedgerError, TrainedOn, equal_stretches, read_ledger
+from tests.manifests.training_run import ROWS, STEPS, write_run
 from trainer.corpus import Corpus
-from trainer.ledger import Ledger, documents_seen
-from trainer.loader import Loader, Phase
+from trainer.ledger import documents_seen
+from trainer.loader import Phase
 
-ROWS = 6
-STEPS = 40
 PHASES: dict[str, list[Phase]] = {
     "natural": [Phase()],
     "weights": [Phase({"web": 3.0, "books": 1.0})],
@@ -36,21 +35,6 @@ def call(*arguments: str | Path) -> Result:
     result = CliRunner().invoke(app, [str(one) for one in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result
-
-
-def write_run(folder: Path, finished: Path, phases: list[Phase], steps: int = STEPS, every: int = 7) -> Path:
-    """The files that a run of `steps` steps leaves, a ledger line every `every` steps."""
-    corpus = Corpus.open(finished)
-    loader = Loader([corpus.component(name, "train") for name in corpus.components("train")], 64, 3, phases)
-    folder.mkdir(parents=True)
-    ledger = Ledger(folder, loader, corpus.manifest.digest, 0)
-    for step in range(1, steps + 1):
-        ledger.consumed(step, (step - 1) * ROWS, step * ROWS)
-        if step % every == 0:
-            ledger.commit()
-    ledger.close()
-    (folder / "config.json").write_text(json.dumps({"manifest": str(finished / "manifest.json")}))
-    return folder
 
 
 @pytest.fixture(scope="module")
