@@ -46,8 +46,8 @@ def remarks(content: Content) -> list[str]:
 
 
 def outdated(corpus: Folder, manifest: Manifest) -> list[str]:
-    """Lines about other manifests in the corpus's folder, such as `corpusmill manifest drop` writes, whose files are gone or others
-    since the corpus was built anew."""
+    """Lines about other manifests in the corpus's folder, such as `corpusmill manifest drop` writes, whose files have gone or are
+    others since the corpus was built anew."""
     now = {path: sha256 for path, sha256, _ in listed_files(manifest.content)}
     said = []
     for place in sorted(corpus.fs.ls(corpus.root, detail=False)):

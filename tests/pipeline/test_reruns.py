@@ -235,7 +235,6 @@ def test_the_lock_of_a_killed_run_does_not_block_the_next(small: Recipe, tmp_pat
 
 def test_plan_says_what_is_done_and_what_will_run(small: Recipe, tmp_path: Path) -> None:
     from pipeline.run import survey
-from pipeline.summary import outdated
 
     before = {report.step.name: (report.parts, report.finished) for report in survey(small, Folder(tmp_path / "corpus"), 1000)[0]}
     assert before["docs.1.measure"] == (3, 0)
@@ -376,4 +375,6 @@ def test_a_dropped_manifest_that_no_longer_fits_is_named_after_a_run(small: Reci
     assert outdated(corpus, manifest) == []
     (tmp_path / "docs" / "a.jsonl").unlink()
     (said,) = outdated(corpus, build(small, tmp_path / "corpus").manifest)
-    assert re.match(r"warning: kept\.json no longer describes what is there: \d+ of its files have changed or gone, such as logs/", said)
+    assert re.match(
+        r"warning: kept\.json no longer describes what is there: \d+ of its files have changed or gone, such as logs/", said
+    )
