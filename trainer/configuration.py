@@ -27,6 +27,12 @@ class MixturePhase(BaseModel):
     rows: int | None = Field(default=None, ge=1)
     share: float | None = Field(default=None, gt=0, le=1)
 
+    @model_validator(mode="after")
+    def _weights_add_up(self) -> MixturePhase:
+        if sum(self.mixture.values()) == float("inf"):
+            raise ValueError("the weights of a mixture are too large to be added up")
+        return self
+
 
 class TrainConfig(BaseModel):
     """Options of `corpusmill train`. None means: as the preset says.

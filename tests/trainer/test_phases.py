@@ -119,3 +119,8 @@ def test_a_run_in_shares_does_not_go_on_with_another_budget() -> None:
     assert longer.differences(saved) == ["steps: 10 -> 20"]
     plain = TrainConfig.check(manifest="m", out="o", steps=20)
     assert plain.differences({**plain.model_dump(mode="json"), "steps": 10, "phases": [{"mixture": {}, "rows": None}]}) == []
+
+
+def test_weights_whose_sum_is_infinite_are_refused() -> None:
+    with pytest.raises(ValueError, match="too large to be added up"):
+        TrainConfig(phases=({"mixture": {"half": 1e308, "full": 1e308}},), steps=1)
