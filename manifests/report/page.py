@@ -25,6 +25,7 @@ DOMAINS_SHOWN = 20
 COMPONENTS_SHOWN = 40
 LARGEST_SHOWN = 5
 UNCHECKED_ITEMS_SHOWN = 12
+RULES_NAMED = 4
 HEAT = (0.0, 0.001, 0.02, 0.08, 0.2, 0.4)
 """Shares from which a cell of the table of removals has the next shade."""
 SPLIT_COLOURS = {"train": "kept", "validation": "second", "test": "fourth"}
@@ -475,7 +476,8 @@ class _Report:
             Bar(name, [Piece(passes, "kept", f"{passes:.3f} epochs")], f"{passes:.2f} epochs")
             for name, passes in sorted(run.epochs.items(), key=lambda item: (-item[1], item[0]))
         ]
-        body += [element("p", "How often each component was gone through:"), bars(rows)]
+        once = max(1.0, *run.epochs.values()) if run.epochs else 1.0
+        body += [element("p", "How often each component was gone through:"), bars(rows, once)]
         if len(run.losses) > 1:
             card = element(
                 "div",
@@ -656,7 +658,7 @@ class _Report:
                     found.setdefault((block, one.undefined, one.documents), []).append(rule)
         return [
             f"{block}: {counted(len(rules), 'rule')} had nothing to measure in {undefined:,} of {documents:,} documents "
-            f"({share(undefined, documents)}) and kept them: {_some(rules)}."
+            f"({share(undefined, documents)}) and kept them: {_some(rules, RULES_NAMED)}."
             for (block, undefined, documents), rules in found.items()
         ]
 
@@ -730,9 +732,9 @@ def _details(summary: str, headings: Sequence[str], rows: Sequence[Sequence[str]
     )
 
 
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - UNCHECKED_ITEMS_SHOWN
-    return ", ".join(names[:UNCHECKED_ITEMS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+def _some(names: Sequence[str], most: int = UNCHECKED_ITEMS_SHOWN) -> str:
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _largest(counts: list[tuple[str, int]]) -> str:

@@ -90,7 +90,8 @@ footer { padding-top: 14px; padding-bottom: 40px; border-top: 1px solid var(--li
   #0072b2;
     --removed: #d55e00; --faint: #e9a06a; --second: #009e73; --third: #56b4e9; --fourth: #cc79a7; --other: #8b95a1;
   --accent: #000000; }
-  body { font-size: 11px; } nav { display: none; } section { break-before: auto; } h2, h3 { break-after: avoid; }
+  body { font-size: 11px; } small, .soft, .figure, .gone, .legend, summary, table, .card p, .card h4, code { font-size: 10px; }
+  h1 { font-size: 22px; } h2 { font-size: 15px; } h3 { font-size: 12px; } .tiles dd { font-size: 16px; } nav { display: none; } section { break-before: auto; } h2, h3 { break-after: avoid; }
   * { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
   .cards { grid-template-columns: repeat(3, 1fr); }
 }
