@@ -156,7 +156,7 @@ def why(
 
     folder, manifest = _open(corpus)
     try:
-        with Logs(folder, manifest) as logs:
+        with Logs(folder, manifest, ["documents", "removals", "edits"]) as logs:
             found = lives(logs, document)
     except duckdb.Error as error:
         typer.echo(

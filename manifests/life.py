@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from manifests.identity import DocumentId, url_key
-from manifests.logs import Logs
+from manifests.logs import Logs, signal_blocks
 from manifests.rules import RATIO
 
 
@@ -33,8 +33,8 @@ WHOLE_FILE = "select * from documents where component = ? and file = ?"
 
 
 def lives(logs: Logs, id_or_url: str) -> list[Life]:
-    """The documents with this id or URL, or the first ones of this file (`component/file`); a URL may have been crawled several
-    times. Empty when none came in."""
+    """Needs the views `documents`, `removals` and `edits`. The documents with this id or URL, or the first ones of this file
+    (`component/file`); a URL may have been crawled several times. Empty when none came in."""
     try:
         wanted = DocumentId.parse(id_or_url)
         found = logs.sql(
@@ -61,12 +61,13 @@ def _life(logs: Logs, document: dict[str, Any]) -> Life:
     edits = logs.sql(f"select * from edits where {where}", key)
     signals: dict[str, dict[str, Any]] = {}
     rules: list[dict[str, Any]] = []
-    for view, block in logs.signals.items():
-        if block.split("/")[0] != document["component"]:
-            continue
-        for row in logs.sql(f'select * from "{view}" where {where}', key):
+    for name in signal_blocks(logs.manifest).values():
+        component, block = name.split("/")
+        for row in (
+            logs.measured(component, block, document["file"], document["position"]) if component == document["component"] else []
+        ):
             measured = {name: _value(value) for name, value in row.items() if name not in ("id", "component", "file", "position")}
-            signals[block.split("/")[1]] = measured
+            signals[block] = measured
             rules += _rules(logs, document["component"], measured)
     twins = logs.sql("select id, stage, linked_id, kept_jaccard from removals where kept_id = ? order by id", [document["id"]])
     return Life(document, removals[0] if removals else None, edits, signals, rules, twins)

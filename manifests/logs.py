@@ -6,6 +6,7 @@ one `signals_<component>_<block>` for every filter block.
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -67,6 +68,34 @@ class Logs:
             if log.kind == kind and log.path.split("/")[2] == component:
                 yield read_parquet(self.corpus, log.path)
 
+    def measured(self, component: str, block: str, file: str, position: int) -> list[dict[str, Any]]:
+        """The signals of one document: its row in the log of a filter block, or none. Needs no view: file n of every kind
+        covers the same records, so one file of many is opened."""
+        found = self._paths("signals", component, block)
+        told = self._paths("documents", component)
+        if len(found) == len(told) > 1:
+            # The last one whose first document is not behind this one.
+            at = bisect.bisect_right(told, (file, position), key=self._first_document) - 1
+            found = found[max(at, 0) :][:1]
+        self._view("one_log", found, None)
+        try:
+            return self.sql("select * from one_log where file = ? and position = ?", [file, position]) if found else []
+        finally:
+            self.connection.unregister("one_log")
+            self.connection.execute("drop view if exists one_log")
+
+    def _paths(self, kind: str, *folders: str) -> list[str]:
+        prefix = "/".join(["logs", kind, *folders]) + "/"
+        return [log.path for log in self.manifest.content.logs if log.kind == kind and log.path.startswith(prefix)]
+
+    def _first_document(self, path: str) -> tuple[str, int]:
+        """File and position of the first row of a log; the greatest there is where it has no row."""
+        source = self.corpus.path(path) if self.corpus.local else pa.BufferReader(self.corpus.read(path))
+        with pq.ParquetFile(source) as opened:
+            for batch in opened.iter_batches(1, columns=["file", "position"]):
+                return str(batch["file"][0]), int(batch["position"][0].as_py())
+        return ("\U0010ffff", 0)
+
     def _view(self, name: str, paths: list[str], schema: pa.Schema | None) -> None:
         if not paths:
             self.connection.register(name, (schema or pa.schema([])).empty_table())
@@ -75,7 +104,7 @@ class Logs:
         if self.corpus.local and not set("*?[") & set(self.corpus.root):
             listed = ", ".join("'" + self.corpus.path(path).replace("'", "''") + "'" for path in paths)
             source = f"read_parquet([{listed}], hive_partitioning=false, union_by_name=true, file_row_number=false)"
-            self.connection.execute(f'create view "{name}" as select * from {source}')
+            self.connection.execute(f'create or replace view "{name}" as select * from {source}')
             return
         import pyarrow.dataset as ds  # brings pandas, a third of a second
 

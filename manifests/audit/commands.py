@@ -53,7 +53,7 @@ def why(
     from manifests.life import lives
 
     folder, manifest = opened(corpus)
-    with logs_of(corpus, folder, manifest, "documents", "removals", "edits", "signals") as logs:
+    with logs_of(corpus, folder, manifest, "documents", "removals", "edits") as logs:
         found = lives(logs, document)
     if not found:
         not_found(corpus, manifest, document)

@@ -10,9 +10,7 @@ called so. Options that change texts or signals, such as which lines C4 drops, n
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -143,13 +141,12 @@ def changes_of(content: Content, asked: Sequence[str], component: str | None = N
 def what_if(logs: Logs, changes: Sequence[Change], examples: int = EXAMPLES, seed: int = 0) -> WhatIf:
     """What `changes` would do. Reads of the signals only the columns that they look at. WhatIfError where logs do not agree."""
     answer = WhatIf(list(changes))
-    sides = {"newly_kept": _Side(examples, seed), "newly_removed": _Side(examples, seed)}
-    copies = Counter[str]()
+    sides = {"newly_kept": _Side(examples), "newly_removed": _Side(examples)}
     for component, block in dict.fromkeys((one.component, one.block) for one in changes):
         mine = [one for one in changes if (one.component, one.block) == (component, block)]
         for chunk in _chunks(logs, component, block, mine):
             answer.measured += chunk.measured
-            _evaluate(chunk, mine, answer, sides, copies)
+            _evaluate(chunk, mine, answer, sides, seed)
     for name, side in sides.items():
         setattr(answer, name, side.moved())
         answer.examples[name] = side.examples()
@@ -228,11 +225,12 @@ class _Chunk:
         return self.read("signals", self.columns)
 
     def read(self, kind: str, columns: list[str]) -> pa.Table:
-        return self._open[kind].read(columns=columns, use_threads=True)
+        return self._open[kind].read(columns=columns)
 
 
 def _open(corpus: Folder, path: str) -> pq.ParquetFile:
-    return pq.ParquetFile(corpus.path(path)) if corpus.local else pq.ParquetFile(pa.BufferReader(corpus.read(path)))
+    source = corpus.path(path) if corpus.local else pa.BufferReader(corpus.read(path))
+    return pq.ParquetFile(source, read_dictionary=["file"])
 
 
 def _chunks(logs: Logs, component: str, block: str, changes: list[Change]) -> Iterator[_Chunk]:
@@ -255,32 +253,31 @@ def _chunks(logs: Logs, component: str, block: str, changes: list[Change]) -> It
 class _Side:
     """Documents that change sides, counted, with a sample by hash."""
 
-    def __init__(self, examples: int, seed: int) -> None:
+    def __init__(self, examples: int) -> None:
         self._moved: dict[tuple[str, str | None], Moved] = {}
-        self._heap: list[tuple[int, str, dict[str, Any]]] = []
-        self._wanted, self._seed = examples, seed
+        self._sample: list[tuple[int, str, dict[str, Any]]] = []
+        self._wanted = examples
         self.in_corpus: list[pa.Array] = []
-        self.bytes_by_component = Counter[str]()
 
-    def add(self, rows: pa.Table) -> None:
-        """`rows`: id, component, language, text_bytes, and what an example shows."""
-        component = rows["component"][0].as_py() if rows.num_rows else ""
-        grouped = rows.group_by("language").aggregate([("text_bytes", "sum"), ("id", "count")])
-        for language, size, number in zip(
-            *(grouped[name].to_pylist() for name in ("language", "text_bytes_sum", "id_count")), strict=True
-        ):
+    def add(self, component: str, keys: np.ndarray, rows: pa.Table) -> None:
+        """`rows`: file, position, language, text_bytes, and what an example shows; `keys` (uint64) order the examples."""
+        grouped = rows.group_by("language").aggregate([("text_bytes", "sum"), ("position", "count")])
+        columns = (grouped[name].to_pylist() for name in ("language", "text_bytes_sum", "position_count"))
+        for language, size, number in zip(*columns, strict=True):
             moved = self._moved.setdefault((component, language), Moved(component, language))
             moved.documents += number
             moved.text_bytes += size or 0
-            self.bytes_by_component[component] += size or 0
-        if not self._wanted or not rows.num_rows:
+        if not self._wanted:
             return
-        keys = [keyed_hash(f"what if {self._seed}", one) for one in rows["id"].to_pylist()]
-        for row in heapq.nsmallest(self._wanted, range(len(keys)), key=lambda at: (keys[at], at)):
-            example = {name: rows[name][row].as_py() for name in rows.schema.names}
-            heapq.heappush(self._heap, (-keys[row], example["id"], example))
-            if len(self._heap) > self._wanted:
-                heapq.heappop(self._heap)
+        first = np.argsort(keys, kind="stable")[: self._wanted]
+        shown = rows.take(pa.array(first))
+        ids = _printed(component, shown)
+        shown = shown.drop_columns(["file", "position"])
+        found = [
+            (int(key), one, {"id": one, "component": component, **example})
+            for key, one, example in zip(keys[first], ids.to_pylist(), shown.to_pylist(), strict=True)
+        ]
+        self._sample = sorted([*self._sample, *found], key=lambda one: one[:2])[: self._wanted]
 
     def moved(self) -> list[Moved]:
         return sorted(
@@ -288,13 +285,10 @@ class _Side:
         )
 
     def examples(self) -> list[dict[str, Any]]:
-        return [example for *_, example in sorted(self._heap, key=lambda one: (-one[0], one[1]))]
-
-    def documents(self, component: str) -> int:
-        return sum(one.documents for (place, _), one in self._moved.items() if place == component)
+        return [example for *_, example in self._sample]
 
 
-def _evaluate(chunk: _Chunk, changes: list[Change], answer: WhatIf, sides: dict[str, _Side], copies: Counter[str]) -> None:
+def _evaluate(chunk: _Chunk, changes: list[Change], answer: WhatIf, sides: dict[str, _Side], seed: int) -> None:
     signals = chunk.signals()
     before = np.array([decide([one.old], signals).first >= 0 for one in changes]).reshape(len(changes), signals.num_rows)
     after = np.array(
@@ -304,59 +298,122 @@ def _evaluate(chunk: _Chunk, changes: list[Change], answer: WhatIf, sides: dict[
     if not affected.size:
         return
     before, after = before[:, affected], after[:, affected]
-    identity = chunk.read("signals", ["id", "text_bytes"]).take(pa.array(affected))
-    gone = chunk.read("removals", ["id", "stage", "rule", "failed_rules", "language"])
+    identity = chunk.read("signals", ["file", "position", "text_bytes"]).take(pa.array(affected))
+    gone = chunk.read("removals", ["file", "position", "stage", "rule", "failed_rules", "language"])
     gone = gone.filter(pc.equal(gone["stage"], chunk.block))
-    at = pc.index_in(identity["id"], value_set=gone["id"].combine_chunks()).to_numpy(zero_copy_only=False)
-    was_removed = ~np.isnan(at.astype(np.float64))
-    row_of = np.where(was_removed, at, 0).astype(np.int64)
+    at = _find(identity, gone)
+    was_removed, row_of = at >= 0, np.maximum(at, 0)
     names = [one.old.name for one in changes]
+    others = _on_record(chunk, gone, names, identity, before, was_removed, row_of)
+    will_go = after.any(axis=0) | (was_removed & (others[row_of] > 0))
+    answer.other_reason += int((was_removed & will_go).sum())
+    kept = np.flatnonzero(was_removed & ~will_go)
+    if kept.size:
+        rows = gone.select(["rule", "failed_rules", "language"]).take(pa.array(row_of[kept]))
+        told = _beside(identity.take(pa.array(kept)), rows, signals.take(pa.array(affected[kept])))
+        sides["newly_kept"].add(chunk.component, _keys(chunk.component, told, seed), told)
+    removed = np.flatnonzero(~was_removed & will_go)
+    if removed.size:
+        moved = identity.take(pa.array(removed))
+        documents = chunk.read("documents", ["file", "position", "language", "removed_by", "tokens"])
+        where = _find(moved, documents)
+        if (where < 0).any():
+            stranger = _printed(chunk.component, moved)[int(np.flatnonzero(where < 0)[0])]
+            raise WhatIfError(f"{chunk.paths['signals']}: {stranger} is not in {chunk.paths['documents']}")
+        rows = documents.select(["language", "removed_by", "tokens"]).take(pa.array(where))
+        failing = np.full(len(removed), "", object)
+        for index, name in enumerate(names):
+            fails = after[index, removed]
+            failing[fails] = np.where(failing[fails] == "", name, failing[fails] + f", {name}")
+        rows = rows.append_column("would_fail", pa.array(failing, pa.string()))
+        told = _beside(moved, rows, signals.take(pa.array(affected[removed])))
+        side = sides["newly_removed"]
+        side.add(chunk.component, _keys(chunk.component, told, seed), told)
+        here = pc.is_null(rows["removed_by"])
+        answer.in_corpus += pc.sum(here).as_py() or 0
+        answer.in_corpus_tokens += pc.sum(rows["tokens"].filter(here)).as_py() or 0
+        side.in_corpus.append(_printed(chunk.component, moved.filter(here)))
+
+
+def _on_record(
+    chunk: _Chunk,
+    gone: pa.Table,
+    names: list[str],
+    identity: pa.Table,
+    before: np.ndarray,
+    was_removed: np.ndarray,
+    row_of: np.ndarray,
+) -> np.ndarray:
+    """For every removal row of the block, how many rules beside `names` the document failed. WhatIfError where what it failed by
+    record is not what it fails by its signals."""
     failed = gone["failed_rules"].combine_chunks()
     flat, parents = failed.flatten(), pc.list_parent_indices(failed).to_numpy()
     unchanged = ~pc.is_in(flat, value_set=pa.array(names, flat.type)).to_numpy(zero_copy_only=False)
-    others = np.bincount(parents[unchanged], minlength=max(1, gone.num_rows))
     for index, name in enumerate(names):
         on_record = np.zeros(max(1, gone.num_rows), bool)
         on_record[parents[pc.equal(flat, name).to_numpy(zero_copy_only=False)]] = True
         odd = before[index] != (was_removed & on_record[row_of])
         if odd.any():
-            one = identity["id"][int(np.flatnonzero(odd)[0])].as_py()
+            one = _printed(chunk.component, identity)[int(np.flatnonzero(odd)[0])]
             said = "fails" if before[index][odd][0] else "meets"
             raise WhatIfError(f"{chunk.paths['signals']}: {one} {said} {name} by its signals, and its removal row says otherwise")
-    will_go = after.any(axis=0) | (was_removed & (others[row_of] > 0))
-    answer.other_reason += int((was_removed & will_go).sum())
-    component = chunk.component
-    kept = np.flatnonzero(was_removed & ~will_go)
-    if kept.size:
-        rows = gone.select(["rule", "failed_rules", "language"]).take(pa.array(row_of[kept]))
-        sides["newly_kept"].add(
-            _with_identity(identity.take(pa.array(kept)), component, rows, signals.take(pa.array(affected[kept])))
-        )
-    removed = np.flatnonzero(~was_removed & will_go)
-    if removed.size:
-        moved = identity.take(pa.array(removed))
-        documents = chunk.read("documents", ["id", "language", "removed_by", "tokens"])
-        where = pc.index_in(moved["id"], value_set=documents["id"].combine_chunks())
-        if where.null_count:
-            stranger = moved["id"].filter(pc.is_null(where))[0]
-            raise WhatIfError(f"{chunk.paths['signals']}: {stranger} is not in {chunk.paths['documents']}")
-        rows = documents.select(["language", "removed_by", "tokens"]).take(where)
-        failing = [", ".join(names[index] for index in np.flatnonzero(after[:, row])) for row in removed]
-        rows = rows.append_column("would_fail", pa.array(failing, pa.string()))
-        side = sides["newly_removed"]
-        side.add(_with_identity(moved, component, rows, signals.take(pa.array(affected[removed]))))
-        here = pc.is_null(rows["removed_by"])
-        answer.in_corpus += pc.sum(here).as_py() or 0
-        answer.in_corpus_tokens += pc.sum(rows["tokens"].filter(here)).as_py() or 0
-        side.in_corpus.append(moved["id"].filter(here).combine_chunks())
+    return np.bincount(parents[unchanged], minlength=max(1, gone.num_rows))
 
 
-def _with_identity(identity: pa.Table, component: str, rows: pa.Table, signals: pa.Table) -> pa.Table:
-    found = identity.append_column("component", pa.array([component] * identity.num_rows, pa.string()))
-    for table in (rows, signals):
-        for name in table.schema.names:
-            found = found.append_column(name, table[name])
+def _find(wanted: pa.Table, table: pa.Table) -> np.ndarray:
+    """int64: for each row of `wanted` the row of `table` with its file and position, -1 where there is none. Both are in id
+    order."""
+    files = pa.array(sorted({*_files(wanted), *_files(table)}, key=str.encode), pa.string())
+    span = 1 + max((pc.max(one["position"]).as_py() or 0 for one in (wanted, table)), default=0)
+    if len(files) * span >= 1 << 63:
+        places = pc.index_in(_printed("", wanted), value_set=_printed("", table))
+        return np.asarray(pc.fill_null(places, -1).to_numpy(), np.int64)
+    sought, there = (_codes(one, files) * span + one["position"].to_numpy() for one in (wanted, table))
+    if not len(there):
+        return np.full(len(sought), -1, np.int64)
+    at = np.minimum(np.searchsorted(there, sought), len(there) - 1)
+    return np.where(there[at] == sought, at, -1)
+
+
+def _files(table: pa.Table) -> list[str]:
+    column = table["file"].combine_chunks()
+    names: list[str] = column.dictionary.to_pylist()
+    return names
+
+
+def _codes(table: pa.Table, files: pa.Array) -> np.ndarray:
+    """The number in `files` of each row's file."""
+    column = table["file"].combine_chunks()
+    numbers = pc.index_in(column.dictionary, value_set=files).to_numpy().astype(np.int64)
+    found: np.ndarray = numbers[column.indices.to_numpy()] if len(column) else np.zeros(0, np.int64)
     return found
+
+
+def _keys(component: str, table: pa.Table, seed: int) -> np.ndarray:
+    """uint64: what orders the examples; a function of the id and the seed alone."""
+    column = table["file"].combine_chunks()
+    of_file = np.array([keyed_hash(f"what if {seed}", f"{component}/{one}") for one in column.dictionary.to_pylist()], np.uint64)
+    mixed = of_file[column.indices.to_numpy()] + table["position"].to_numpy().astype(np.uint64) * MIX[0]
+    for factor in MIX[1:]:  # as splitmix64 ends
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * factor
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)))
+
+
+MIX = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], np.uint64)
+
+
+def _printed(component: str, table: pa.Table) -> pa.Array:
+    file = table["file"].combine_chunks()
+    file = file.dictionary_decode() if pa.types.is_dictionary(file.type) else file
+    positions = pc.cast(table["position"].combine_chunks(), pa.string())
+    return pc.binary_join_element_wise(pc.binary_join_element_wise(component, file, "/"), positions, "#")
+
+
+def _beside(identity: pa.Table, *tables: pa.Table) -> pa.Table:
+    for table in tables:
+        for name in table.schema.names:
+            identity = identity.append_column(name, table[name])
+    return identity
 
 
 def _beyond(logs: Logs, answer: WhatIf, removed: _Side) -> None:
