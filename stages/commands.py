@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from manifests.terminal import terminal, token_progress, visible
+from stages import audit_commands as audit_commands  # adds its commands to the group `audit`
 from stages.dedup_commands import dedup
 from stages.export_commands import exports
 

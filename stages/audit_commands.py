@@ -1,0 +1,233 @@
+"""`corpusmill audit sample`, `text` and `twins`: questions whose answers are texts. They join the group of `manifests.audit`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from manifests.audit.answers import CsvOption, JsonOption, give
+from manifests.audit.commands import CorpusArgument, audit, fail, logs_of, opened
+from manifests.terminal import terminal, visible
+
+if TYPE_CHECKING:
+    from manifests.logs import Logs
+    from stages.offending import Place
+    from stages.removed_texts import Text
+
+SourceOption = Annotated[
+    list[str] | None, typer.Option(help="COMPONENT=FOLDER: where its input lies now, if it was moved; may be repeated")
+]
+AsItWasOption = Annotated[
+    bool,
+    typer.Option("--personal-data", help="show texts as they were; without it e-mail addresses, phones and IPs are replaced"),
+]
+CharactersOption = Annotated[
+    int, typer.Option(min=0, help="of a text that are shown in a terminal, from its first mark on; 0: all")
+]
+LEAD = 120
+"""Characters that are shown before the first mark."""
+OPEN, CLOSE = "⟦", "⟧"
+"""Around a mark where there is no colour."""
+
+
+@audit.command()
+def sample(
+    corpus: CorpusArgument,
+    rule: Annotated[str, typer.Option(help="a rule such as gopher.min_words, or a stage")],
+    n: Annotated[int, typer.Option("--n", min=1, help="how many documents")] = 20,
+    seed: Annotated[int, typer.Option(help="of the choice: the same seed gives the same documents")] = 0,
+    source: SourceOption = None,
+    personal_data: AsItWasOption = False,
+    characters: CharactersOption = 800,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+) -> None:
+    """Show documents that a rule removed, chosen by hash, with their texts and what the rule found in them marked.
+
+    A text is read back from the work files, or from the source with the steps that changed it done again; where that is
+    impossible it is said why.
+    """
+    folder, manifest = opened(corpus)
+    with logs_of(corpus, folder, manifest, "removals", "documents", "edits") as logs:
+        rows = sampled(logs, rule, n, seed)
+        if not rows:
+            known = ", ".join(row["rule"] for row in logs.sql("select distinct rule from removals order by rule"))
+            fail(f"{rule!r} removed nothing; rules that did: {known or 'none'}")
+        found = marked(logs, rows, _sources(source), personal_data)
+    if give(found, as_json, as_csv):
+        return
+    for one in found:
+        _show(one, characters)
+
+
+@audit.command()
+def text(
+    corpus: CorpusArgument,
+    document: Annotated[list[str], typer.Argument(help="ids: component/file#position")],
+    source: SourceOption = None,
+    personal_data: AsItWasOption = False,
+    characters: CharactersOption = 0,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+) -> None:
+    """Show the text of documents: as it is in the corpus, or as the stage saw it that removed it."""
+    folder, manifest = opened(corpus)
+    with logs_of(corpus, folder, manifest, "removals", "documents", "edits") as logs:
+        rows = [_row(logs, one) for one in document]
+        found = marked(logs, rows, _sources(source), personal_data)
+    if not give(found, as_json, as_csv):
+        for one in found:
+            _show(one, characters)
+    if not any(one["text"] is not None for one in found):
+        raise typer.Exit(1)
+
+
+@audit.command()
+def twins(
+    corpus: CorpusArgument,
+    document: Annotated[
+        str, typer.Argument(help="id of a document that was removed as a copy, or of one that others were copies of")
+    ],
+    source: SourceOption = None,
+    personal_data: AsItWasOption = False,
+    characters: CharactersOption = 0,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+) -> None:
+    """Show a removed copy beside the document that was kept instead, with what differs marked in both."""
+    from stages.offending import differences
+    from stages.personal_data import scrub
+    from stages.removed_texts import Texts
+
+    folder, manifest = opened(corpus)
+    with logs_of(corpus, folder, manifest, "removals", "documents", "edits") as logs:
+        pairs = logs.sql(
+            "select id, kept_id, linked_id, kept_jaccard, linked_jaccard, stage, cluster, cluster_size from removals "
+            "where kept_id is not null and (id = $1 or kept_id = $1) order by component, file, position",
+            [document],
+        )
+        if not pairs:
+            known = logs.sql("select id from documents where id = ?", [document])
+            fail(f"{document} has no twin on record" if known else f"no document of {corpus} has the id {document!r}")
+        with Texts(logs, _sources(source)) as texts:
+            both = {one.id: one for one in texts.of([pair[key] for pair in pairs for key in ("id", "kept_id")])}
+    rows = []
+    for pair in pairs:
+        sides = [both[pair["id"]], both[pair["kept_id"]]]
+        shown = [one.text if one.text is None or personal_data else scrub(one.text) for one in sides]
+        marks: Sequence[list[Place]] = ([], [])
+        if shown[0] is not None and shown[1] is not None:
+            marks = differences(shown[0], shown[1])
+        row = dict(pair)
+        for name, side, told, places in zip(("removed", "kept"), sides, shown, marks, strict=True):
+            row[name] = {**_told(side), "text": told, "marks": [place.__dict__ for place in places]}
+        rows.append(row)
+    if give(rows, as_json, as_csv):
+        return
+    for row in rows:
+        jaccard = "" if row["kept_jaccard"] is None else f", Jaccard {row['kept_jaccard']:.4f}"
+        typer.echo(visible(f"{row['stage']}: {row['id']} was removed, {row['kept_id']} stayed{jaccard}"))
+        if row["linked_id"] != row["kept_id"]:
+            typer.echo(visible(f"it joined the cluster through {row['linked_id']} (Jaccard {row['linked_jaccard']:.4f})"))
+        for name in ("removed", "kept"):
+            typer.echo(f"\n{name}:")
+            _show({"id": row["id" if name == "removed" else "kept_id"], **row[name]}, characters)
+
+
+def sampled(logs: Logs, rule: str, n: int, seed: int) -> list[dict[str, Any]]:
+    """Removal rows of a rule or stage: the `n` with the smallest MD5 of seed and id, so that a larger sample holds the
+    smaller."""
+    return logs.sql(
+        "select * from removals where rule = $1 or stage = $1 order by md5(concat($2, chr(10), id)), id limit $3",
+        [rule, str(seed), n],
+    )
+
+
+def marked(
+    logs: Logs, rows: Sequence[dict[str, Any]], sources: dict[str, str], personal_data: bool = False
+) -> list[dict[str, Any]]:
+    """What is shown of each removal row: id, url, rule, value, threshold, detail, evidence; text (None where it cannot be had),
+    origin, proof and why_not; marks (start, end, what). Places are those of the text as shown."""
+    from stages.offending import offending_places
+    from stages.personal_data import scrub
+    from stages.removed_texts import Texts
+
+    with Texts(logs, sources) as texts:
+        found = texts.of([row["id"] for row in rows])
+        kept_ids = [row["kept_id"] for row in rows if row.get("kept_id")]
+        kept = {one.id: one.text for one in texts.of(kept_ids)}
+    answers = []
+    for row, one in zip(rows, found, strict=True):
+        shown = one.text if one.text is None or personal_data else scrub(one.text)
+        twin = kept.get(row.get("kept_id") or "")
+        twin = twin if twin is None or personal_data else scrub(twin)
+        places = [] if shown is None or row.get("rule") is None else offending_places(shown, row, twin)
+        about = {
+            name: row.get(name) for name in ("id", "url", "language", "stage", "rule", "value", "threshold", "detail", "evidence")
+        }
+        answers.append({**about, **_told(one), "text": shown, "marks": [place.__dict__ for place in places]})
+    return answers
+
+
+def _row(logs: Logs, document: str) -> dict[str, Any]:
+    rows = logs.sql("select * from removals where id = ?", [document])
+    return rows[0] if rows else {"id": document}
+
+
+def _told(one: Text) -> dict[str, Any]:
+    return {"origin": one.origin, "proof": one.proof, "why_not": one.why_not}
+
+
+def _sources(given: list[str] | None) -> dict[str, str]:
+    sources = {}
+    for one in given or []:
+        component, equals, folder = one.partition("=")
+        if not (component and equals and folder):
+            raise typer.BadParameter(f"{one!r} is not COMPONENT=FOLDER", param_hint="--source")
+        sources[component] = folder
+    return sources
+
+
+def _show(one: dict[str, Any], characters: int) -> None:
+    from rich.text import Text as Styled
+
+    console = terminal()
+    console.print(Styled(visible(one["id"]), style="bold"))
+    if one.get("url"):
+        typer.echo(visible(f"  {one['url']}"))
+    if one.get("rule"):
+        value = "" if one["value"] is None else f", measured {one['value']:.6g}"
+        bound = "" if one["threshold"] is None else f", threshold {one['threshold']:g}"
+        typer.echo(visible(f"  {one['rule']}{value}{bound}"))
+    for name in ("detail", "evidence"):
+        if one.get(name):
+            typer.echo(visible(f"  {name}: {one[name]}"))
+    if one["text"] is None:
+        typer.echo(visible(f"  no text: {one['why_not']}\n"))
+        return
+    typer.echo(visible(f"  text: {one['origin']} ({one['proof']})"))
+    if kinds := sorted({mark["what"] for mark in one["marks"]}):
+        typer.echo(visible(f"  marked: {', '.join(kinds)}"))
+    console.print(_styled(one["text"], one["marks"], characters, console.is_terminal))
+    typer.echo()
+
+
+def _styled(text: str, marks: list[dict[str, Any]], characters: int, coloured: bool) -> Any:
+    """The text, or as much of it as is wanted around its first mark, with the marks shown."""
+    from rich.text import Text as Styled
+
+    start = max(0, marks[0]["start"] - LEAD) if marks and characters else 0
+    end = min(len(text), start + characters) if characters else len(text)
+    shown, at = Styled("…" if start else ""), start
+    for mark in marks:
+        low, high = max(mark["start"], at), min(mark["end"], end)
+        if low >= high:
+            continue
+        shown.append(visible(text[at:low]))
+        inside = visible(text[low:high])
+        shown.append(inside if coloured else f"{OPEN}{inside}{CLOSE}", style="bold reverse red")
+        at = high
+    shown.append(visible(text[at:end]))
+    return shown.append("…" if end < len(text) else "")
