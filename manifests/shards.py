@@ -49,10 +49,14 @@ class TokenCheck:
             self._counts += np.bincount(chunk, minlength=self.vocabulary)
         self._tokens += len(tokens)
 
-    def finish(self) -> None:
-        """ShardError when, of JUDGED_TOKENS tokens or more, more than half were one id."""
+    def mostly(self) -> int | None:
+        """The id that more than half are, of JUDGED_TOKENS tokens or more; None where none is."""
         common = int(self._counts.argmax())
-        if self._tokens >= JUDGED_TOKENS and self._counts[common] > MOSTLY * self._tokens:
+        return common if self._tokens >= JUDGED_TOKENS and self._counts[common] > MOSTLY * self._tokens else None
+
+    def finish(self) -> None:
+        """ShardError when the shard is mostly one id."""
+        if (common := self.mostly()) is not None:
             raise ShardError(
                 f"{self.where}: {self._counts[common]} of its {self._tokens} tokens are the id {common}: this is not text"
             )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 from manifests.manifest import Manifest, receipt_list
-from manifests.storage import FileStamp, Folder
+from manifests.storage import TEMPORARY_PREFIX, FileStamp, Folder
 from pipeline import lock
 from pipeline.journal import LATEST, PROGRESS, RUNS
 from pipeline.receipts import RECEIPTS
@@ -28,9 +28,13 @@ def clean(corpus: Folder, work_files: bool = False) -> tuple[int, int]:
         for root in (STEPS, RECEIPTS):
             for stamp in _stamps(corpus, root):
                 part = "/".join(stamp.path.split("/")[:2]).removesuffix(".json")
-                mine = part in current or "/" not in stamp.path
+                mine = (part in current or "/" not in stamp.path) and not _partial(stamp)
                 if not mine or (work_files and root == STEPS):
                     doomed.append((f"{root}/{stamp.path}", stamp.size))
+        # Nobody else writes while the lock is held: what was begun and not ended is of killed runs.
+        doomed += [
+            (f"{root}/{one.path}", one.size) for root in ("tokens", "logs") for one in _stamps(corpus, root) if _partial(one)
+        ]
         doomed += _old_journals(corpus, manifest.digest)
         for name, _ in doomed:
             held.check()
@@ -61,6 +65,10 @@ def _made(corpus: Folder, run: str, digest: str) -> bool:
     except (FileNotFoundError, ValueError, RecursionError):
         return False
     return isinstance(said, dict) and said.get("digest") == digest
+
+
+def _partial(stamp: FileStamp) -> bool:
+    return stamp.path.rpartition("/")[2].startswith(TEMPORARY_PREFIX)
 
 
 def _stamps(corpus: Folder, root: str) -> list[FileStamp]:

@@ -65,7 +65,7 @@ def run(
 
     if executor not in ("ray", "inline"):
         raise typer.BadParameter(f"{executor!r}: ray or inline", param_hint="--executor")
-    needs = dict(one.rpartition(":")[::2] for one in resources or [])
+    needs = _by_name(resources or [])
     progress = Progress(quiet or log_json, verbose)
     started = None
     before = signal.signal(signal.SIGTERM, _terminated)
@@ -99,6 +99,19 @@ def run(
     for line in [*summary.remarks(content), *summary.outdated(folder, result.manifest)]:
         typer.echo(visible(line), err=True)
     typer.echo(f"{'nothing to do' if not parts else f'{parts} parts run'}; digest {result.manifest.digest}")
+
+
+def _by_name(resources: list[str]) -> dict[str, str]:
+    """Step or stage → what its parts take, as --resources says."""
+    found: dict[str, str] = {}
+    for one in resources:
+        name, colon, taken = one.rpartition(":")
+        if not colon or not name:
+            raise typer.BadParameter(f"{one!r}: write NAME:cpus=2,memory=4GiB", param_hint="--resources")
+        if name in found:
+            raise typer.BadParameter(f"{name!r} is there twice", param_hint="--resources")
+        found[name] = taken
+    return found
 
 
 @app.command()

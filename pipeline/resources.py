@@ -46,7 +46,7 @@ class Resources:
                 found[name] = read[name](value)
             except (KeyError, ValueError, OverflowError):
                 raise ResourceError(f"{pair!r}: write cpus=2, memory=4GiB or gpus=1, with commas between") from None
-            if not sign or not 0 <= found[name] < float("inf") or (name == "memory" and not found[name]):
+            if not sign or not 0 <= found[name] < float("inf") or (name != "gpus" and not found[name]):
                 raise ResourceError(f"{pair!r}: a number above zero is needed")
         return replace(self, **found)
 

@@ -37,6 +37,10 @@ ON = "start the same command again to go on: what is finished is kept"
 
 State = Literal["running", "finished", "failed", "stopped", "dead", "none"]
 ENDED = ("finished", "failed", "stopped")
+LARGEST = 1e15
+"""More than any count, and than any time in seconds, of a run."""
+LATEST_TIME = 2.5e11
+"""The year 9892."""
 
 
 @dataclass
@@ -83,7 +87,7 @@ def shown(status: Status) -> Group:
     progress = status.progress
     lines = [_head(status)]
     table = None
-    steps = [_step(one) for one in progress.get("steps", []) if isinstance(one, dict)]
+    steps = [_step(one) for one in _rows(progress.get("steps"))]
     if status.state in ("running", "dead", "failed", "stopped"):
         if steps:
             lines += _current(steps[-1], int(_number(progress.get("steps_total"))))
@@ -141,7 +145,7 @@ def _current(step: StepTally, total: int) -> list[str]:
 
 def _trouble(status: Status) -> list[str]:
     progress, lines = status.progress, []
-    failures = [one for one in progress.get("failures", []) if isinstance(one, dict)]
+    failures = _rows(progress.get("failures"))
     if failures and status.state in ("running", "dead"):
         lines.append("failed parts:")
         lines += [f"  {one.get('step')} part {one.get('part')}: {one.get('error')}" for one in failures[:SHOWN_FAILURES]]
@@ -201,14 +205,14 @@ def _progress(corpus: Folder) -> dict[str, Any]:
     try:
         name = corpus.read(LATEST).decode()
         return _json(corpus, f"{RUNS}/{name}/{PROGRESS}")
-    except (FileNotFoundError, UnicodeDecodeError, StorageError):
+    except (OSError, ValueError, StorageError):
         return {}
 
 
 def _json(corpus: Folder, name: str) -> dict[str, Any]:
     try:
         found = json.loads(corpus.read(name))
-    except (FileNotFoundError, ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -226,8 +230,14 @@ def _step(told: dict[str, Any]) -> StepTally:
 
 
 def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    """0 for what is no number that a run could have meant."""
+    return float(value) if isinstance(value, int | float) and abs(value) < LARGEST else 0.0
+
+
+def _rows(value: object) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def _when(value: object) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(_number(value)))
+    seconds = _number(value)
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds)) if 0 <= seconds < LATEST_TIME else "an unknown time"

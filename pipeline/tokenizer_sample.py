@@ -72,7 +72,10 @@ def make_tokenizer(task: Task) -> None:
     offered, shares = Offered(task.corpus, task.inputs["samples"]), task.arguments["shares"]
     training: dict[str, Any] | None = None  # of a sample of its own, a given tokenizer knows nothing
     if options.file is not None:
-        text = read_input(options.file).decode()
+        try:
+            text = read_input(options.file).decode()
+        except UnicodeDecodeError:
+            raise TokenizerError(f"{options.file}: not a tokenizer.json: it is not UTF-8") from None
     else:
         taken, training = draw(offered, options, shares)
         text = train_tokenizer(offered.texts(taken), options)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from manifests.identity import printed_ids
 from manifests.manifest import SPLITS
 from manifests.schemas import SHARD_INDEX
-from manifests.shards import TokenCheck
+from manifests.shards import ShardError, TokenCheck
 from manifests.storage import Folder
 from pipeline import documents, shuffle
 from pipeline.provenance import check_libraries
@@ -124,7 +124,8 @@ def pack(task: Task) -> None:
             for chunk in waiting.read(order):
                 check.add(chunk)
                 out.write(chunk)
-            check.finish()
+            if (common := check.mostly()) is not None:
+                raise ShardError(_guilty(waiting, order, documents_in, common, name))
     documents_in = documents_in.drop_columns("key").take(pa.array(order))
     lengths, ordinal = documents_in["tokens"], documents_in["ordinal"]
     ends = document_offsets(lengths.to_numpy())
@@ -147,6 +148,23 @@ def pack(task: Task) -> None:
         "documents": len(order),
         "text_bytes": int(documents_in["bytes"].to_numpy().sum()),
     }
+
+
+def _guilty(waiting: TokenSpill, order: np.ndarray, documents_in: pa.Table, common: int, name: str) -> str:
+    """Why the shard is refused, with the document that has most of the id."""
+    ends = document_offsets(documents_in["tokens"].to_numpy()[order])
+    counts = np.zeros(len(order), np.int64)
+    at = 0
+    for chunk in waiting.read(order):
+        places = at + np.flatnonzero(chunk == common)
+        counts += np.bincount(np.searchsorted(ends, places, side="right") - 1, minlength=len(order))
+        at += len(chunk)
+    most = int(counts.argmax())
+    return (
+        f"{name}: {counts.sum():,} of its {at:,} tokens are the id {common}, and {counts[most]:,} of them stand in document "
+        f"{documents_in['id'][int(order[most])].as_py()}: a trainer would refuse it. Filter such texts out (gopher_repetition "
+        "removes those that repeat themselves), or make shards larger"
+    )
 
 
 def _spilled(batch: pa.RecordBatch, waiting: TokenSpill) -> pa.Table:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import pipeline
 from manifests.manifest import Manifest, ManifestError
-from manifests.storage import Folder, StorageError
+from manifests.storage import TEMPORARY_PREFIX, Folder, StorageError
 from manifests.verify import verify
 from pipeline.cleaning import clean
 from pipeline.commands import app
@@ -378,3 +378,29 @@ def test_a_dropped_manifest_that_no_longer_fits_is_named_after_a_run(small: Reci
     assert re.match(
         r"warning: kept\.json no longer describes what is there: \d+ of its files have changed or gone, such as logs/", said
     )
+
+
+def test_what_killed_runs_began_to_write_is_cleaned_away(small: Recipe, tmp_path: Path) -> None:
+    manifest = build(small, tmp_path / "corpus").manifest
+    for folder in ("steps", "steps/docs.1.measure", "receipts", "logs/documents/docs"):
+        (tmp_path / "corpus" / folder / f"{TEMPORARY_PREFIX}x").write_text("half a")
+    assert clean(Folder(tmp_path / "corpus"))[0] == 4
+    assert not list((tmp_path / "corpus").rglob(f"{TEMPORARY_PREFIX}*"))
+    assert list(verify(Folder(tmp_path / "corpus"), manifest)) == []
+
+
+@pytest.mark.parametrize(
+    ("resources", "complaint"),
+    [
+        (["docs.1.measure"], "write NAME:cpus=2,memory=4GiB"),
+        (["c4:cpus=1", "c4:memory=1GiB"], "'c4' is there twice"),
+        (["c4:cpus=0"], "a number above zero is needed"),
+    ],
+)
+def test_resources_that_say_nothing_clear_are_refused(
+    small: Recipe, tmp_path: Path, resources: list[str], complaint: str
+) -> None:
+    options = [word for one in resources for word in ("--resources", one)]
+    result = CliRunner().invoke(app, ["run", small.path, "--corpus", str(tmp_path / "corpus"), "--executor", "inline", *options])
+    assert result.exit_code == 2
+    assert complaint in " ".join(result.stderr.replace("│", " ").split())

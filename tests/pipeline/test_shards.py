@@ -21,6 +21,7 @@ from manifests.shards import ShardError
 from manifests.storage import Folder
 from manifests.verify import verify
 from pipeline import shuffle, tokens
+from pipeline.run import RunFailed
 from pipeline.tokens import ENCODED, token_column
 from stages.tokenizer import Encoder, Engine, TokenizerOptions, train_tokenizer
 from tests.pipeline.crawl import article, build, small_recipe, write_small
@@ -269,3 +270,14 @@ def test_the_memory_of_a_part_s_tokens_is_given_out_in_runs(
         made.append([pack_shard(corpus, [encoded], number, 640, "uint16").files["shard"].sha256 for number in range(2)])
         assert len(list(shuffle.gather_runs(corpus, [encoded], 0))) == (1 if size > 3000 else 8)
     assert made[0] == made[1]
+
+
+def test_a_shard_of_mostly_one_id_is_refused_with_the_document_that_makes_it_so(tmp_path: Path) -> None:
+    rows = [{"text": article("one")}, {"text": "a" * 40_000}, {"text": article("two")}]
+    recipe = write_small(
+        tmp_path, {"a.jsonl": rows}, small_recipe([], [CORPUS_WIDE[0], {"tokenizer": {"vocabulary": 600}}, "shards"])
+    )
+    with pytest.raises(
+        RunFailed, match=r"tokens are the id \d+, and [\d,]+ of them stand in document docs/a\.jsonl#\d+: a trainer would"
+    ):
+        build(recipe, tmp_path / "corpus")

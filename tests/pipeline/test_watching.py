@@ -295,3 +295,40 @@ def test_a_long_part_is_heard_of_before_it_ends(monkeypatch: pytest.MonkeyPatch)
     with progress.step(tally):
         assert heard.wait(60)
     assert not [thread for thread in threading.enumerate() if thread.name == "progress of read"]
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        {"steps": None, "failures": None, "state": "failed"},
+        {"started": 1e300, "updated": 1e300},
+        {"started": float("nan"), "updated": float("nan"), "state": "running"},
+        {"started": -1e18, "ended": 1e14},
+        {"documents_in": float("inf"), "state": "failed"},
+        {"steps": [{"parts": float("nan"), "done": 10**400, "seconds": 1e-320}], "state": "failed"},
+        {"state": ["x"], "process": 10**30, "host": [1]},
+    ],
+)
+def test_a_progress_file_of_absurd_values_is_no_traceback(
+    small: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edits: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("pipeline.status.LOCAL_SECONDS", 0.01)
+    build(small, tmp_path / "corpus")
+    (progress,) = (tmp_path / "corpus" / "runs").glob("*/progress.json")
+    progress.write_text(json.dumps(json.loads(progress.read_text()) | edits))
+    for arguments in ([], ["--json"]):
+        result = CliRunner().invoke(app, ["status", str(tmp_path / "corpus"), *arguments])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+
+
+def test_a_finished_corpus_is_seen_whatever_lies_in_the_place_of_its_journals(small: Recipe, tmp_path: Path) -> None:
+    build(small, tmp_path / "corpus")
+    latest = tmp_path / "corpus" / "runs" / "latest"
+    latest.write_text("a" * 5000)
+    assert look(Folder(tmp_path / "corpus")).state == "finished"
+    latest.unlink()
+    latest.mkdir()
+    assert look(Folder(tmp_path / "corpus")).state == "finished"
+    shutil.rmtree(tmp_path / "corpus" / "runs")
+    (tmp_path / "corpus" / "runs").touch()
+    assert look(Folder(tmp_path / "corpus")).state == "finished"
