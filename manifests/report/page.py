@@ -666,11 +666,9 @@ class _Report:
 def _card(one: Distribution, several: bool) -> Element:
     lines = []
     for beyond in one.beyond:
-        hit = element(
-            "span",
-            f"{beyond.documents:,} beyond ({share(beyond.documents, one.documents)})" if beyond.documents else "none beyond",
-            class_="hit" if beyond.documents else None,
-        )
+        part = share(beyond.documents, one.documents)
+        said = f"about {part} beyond" if one.sampled else f"{beyond.documents:,} beyond ({part})"
+        hit = element("span", said if beyond.documents else "none beyond", class_="hit" if beyond.documents else None)
         lines.append(element("p", f"{condition(beyond.rule)}: ", hit, title=beyond.rule.name))
     notes = []
     if one.quantiles:

@@ -27,7 +27,7 @@ nav { margin: 18px 0 26px; display: flex; flex-wrap: wrap; gap: 4px 16px; font-s
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 22px 0 8px; padding: 0; }
 .tiles div { background: var(--panel); border-radius: 8px; padding: 12px 14px; }
 .tiles dt { color: var(--soft); font-size: 13px; }
-.tiles dd { margin: 0; font-size: 23px; font-weight: 600; line-height: 1.25; }
+.tiles dd { margin: 0; font-size: 21px; font-weight: 600; line-height: 1.25; }
 .tiles dd small { display: block; font-weight: 400; }
 .bars, .funnel { list-style: none; margin: 10px 0 14px; padding: 0; }
 .bars { display: grid; grid-template-columns: minmax(120px, 30%) 1fr minmax(70px, auto); column-gap: 14px; }
@@ -37,7 +37,8 @@ nav { margin: 18px 0 26px; display: flex; flex-wrap: wrap; gap: 4px 16px; font-s
 .bars .label small, .funnel .label small { display: block; line-height: 1.3; }
 .figure { text-align: right; white-space: nowrap; font-size: 14px; }
 .strip { width: 100%; height: 16px; display: block; background: var(--panel); border-radius: 2px; }
-.funnel li { display: grid; grid-template-columns: minmax(120px, 22%) 1fr 90px 132px; gap: 12px; align-items: center; }
+.funnel { display: grid; grid-template-columns: minmax(120px, 22%) 1fr auto auto; column-gap: 14px; }
+.funnel li { display: grid; grid-template-columns: subgrid; grid-column: 1 / -1; align-items: center; }
 .band { width: 100%; height: 100%; min-height: 38px; display: block; align-self: stretch; }
 .funnel .label { padding: 4px 0; }
 .gone { color: var(--removed); font-size: 14px; white-space: nowrap; }
@@ -81,7 +82,8 @@ footer { padding-top: 14px; padding-bottom: 40px; border-top: 1px solid var(--li
   .bars, .card .bars { grid-template-columns: 1fr auto; }
   .bars li { row-gap: 1px; padding: 5px 0; }
   .bars .strip { grid-row: 2; grid-column: 1 / -1; }
-  .funnel li { grid-template-columns: 1fr auto auto; gap: 1px 10px; padding-top: 5px; }
+  .funnel { grid-template-columns: 1fr auto auto; column-gap: 10px; }
+  .funnel li { row-gap: 1px; padding-top: 5px; }
   .funnel .band { grid-row: 2; grid-column: 1 / -1; height: 30px; min-height: 30px; }
   .funnel .label { padding: 0; }
 }
@@ -91,7 +93,8 @@ footer { padding-top: 14px; padding-bottom: 40px; border-top: 1px solid var(--li
     --removed: #d55e00; --faint: #e9a06a; --second: #009e73; --third: #56b4e9; --fourth: #cc79a7; --other: #8b95a1;
   --accent: #000000; }
   body { font-size: 11px; } small, .soft, .figure, .gone, .legend, summary, table, .card p, .card h4, code { font-size: 10px; }
-  h1 { font-size: 22px; } h2 { font-size: 15px; } h3 { font-size: 12px; } .tiles dd { font-size: 16px; } nav { display: none; } section { break-before: auto; } h2, h3 { break-after: avoid; }
+  h1 { font-size: 22px; } h2 { font-size: 15px; } h3 { font-size: 12px; } .tiles dd { font-size: 16px; }
+  .tiles dt { font-size: 10px; } nav { display: none; } section { break-before: auto; } h2, h3 { break-after: avoid; }
   * { -webkit-print-color-adjust: exact; print-color-adjust: exact; }
   .cards { grid-template-columns: repeat(3, 1fr); }
 }

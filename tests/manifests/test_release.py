@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -291,3 +292,23 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(ended: Path, fi
     (tmp_path / "closed").mkdir(mode=0o555)
     result = call("release", ended, "--output", tmp_path / "closed" / "out")
     assert result.exit_code == 1 and result.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_the_weights_of_a_real_run_score_as_the_run_did(finished: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    program = str(Path(sys.executable).with_name("corpusmill"))
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run([program, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    options = ["--preset", "tiny", "--steps", "3", "--sequence-length", "64", "--batch-tokens", "512", "--device", "cpu"]
+    trained = run("train", "--manifest", f"{finished}/manifest.json", "--out", "run", *options)
+    run("release", "run", "--output", "release")
+    run("release", "--check", "release")
+    scored = run("evaluate", "release/weights", "--manifest", f"{finished}/manifest.json", "--device", "cpu")
+    assert scored.splitlines()[-1] == trained.splitlines()[-1].split(" | ")[0]
+    told = json.loads(run("audit", "trained-on", "release", "--corpus", str(finished), "--json"))
+    assert told["all"][0]["tokens"] == json.loads((tmp_path / "release" / "result.json").read_text())["tokens"]
