@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from manifests.cross_checks import check_twins, cross_check
 from manifests.identity import printed_ids
 from manifests.logs import read_parquet
 from manifests.manifest import TAKEDOWN, Content, LogFile, Manifest, ManifestError, Shard, SplitRecord, receipt_list
@@ -56,6 +58,10 @@ def verify(corpus: Folder, manifest: Manifest) -> Iterator[str]:
     for component in content.components:
         logs = [log for log in content.logs if log.path.split("/")[2] == component and log.path not in damaged]
         yield from _check_component(corpus, content, component, logs)
+        if not damaged.intersection(log.path for log in content.logs):
+            yield from cross_check(corpus, content, component)
+    if not damaged.intersection(log.path for log in content.logs):
+        yield from check_twins(corpus, content)
     yield from _check_splits(corpus, content, damaged)
     for component in content.components:
         placed = _placements(corpus, content, component, damaged)
@@ -158,6 +164,7 @@ def _check_receipts(corpus: Folder, manifest: Manifest) -> Iterator[str]:
         try:
             receipt = json.loads(corpus.read(path))
             counts = [(receipt["step"], count) for count in receipt["counts"]]
+            yield from _check_part(path, receipt)
             for step, count in counts:
                 total = summed[step, count["stage"]]
                 total.update({"in": count["documents_in"], "kept": count["documents_kept"], **count["removed"]})
@@ -171,6 +178,21 @@ def _check_receipts(corpus: Folder, manifest: Manifest) -> Iterator[str]:
         if +summed[key] != +stated[key]:
             found, said = dict(+summed[key]), dict(+stated[key])
             yield f"stage {key[1]} (step {key[0]}): the receipts add up to {found}, the manifest says {said}"
+
+
+def _check_part(path: str, receipt: dict[str, Any]) -> Iterator[str]:
+    """One part conserves at each of its stages, and wrote a row for every document that it removed."""
+    part = f"{path} (part {receipt['part']})"
+    gone = 0
+    for count in receipt["counts"]:
+        removed = sum(count["removed"].values())
+        gone += removed
+        if count["documents_in"] != count["documents_kept"] + removed:
+            told = f"{count['documents_in']} in is not {count['documents_kept']} kept + {removed} removed"
+            yield f"{part}: stage {count['stage']}: {told}"
+    rows = receipt["files"].get("removals", {}).get("rows", gone)
+    if receipt["counts"] and rows != gone:  # a part without counts, such as one that writes logs, removes nothing itself
+        yield f"{part}: {rows} removal rows for {gone} documents removed"
 
 
 def _check_component(corpus: Folder, content: Content, component: str, logs: list[LogFile]) -> Iterator[str]:

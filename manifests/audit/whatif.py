@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from manifests.blocks import deciding_rules
 from manifests.identity import keyed_hash
 from manifests.logs import Logs
 from manifests.manifest import Content, Manifest, StageRecord
@@ -113,7 +114,7 @@ def changes_of(content: Content, asked: Sequence[str], component: str | None = N
     """What words such as `gopher_quality.min_words=30`, `gopher.min_words=30`, `web:gopher.min_words=30` or
     `fineweb.max_short_lines=off` change: a rule by its name, or by its stage and option. Everywhere it decided, or in one
     component. WhatIfError names what is wrong and what there is."""
-    known = list(_rules(content))
+    known = list(deciding_rules(content))
     if component is not None and component not in content.components:
         raise WhatIfError(f"there is no component {component!r}; there are {', '.join(content.components)}")
     if not known:
@@ -152,20 +153,6 @@ def what_if(logs: Logs, changes: Sequence[Change], examples: int = EXAMPLES, see
         answer.examples[name] = side.examples()
     _beyond(logs, answer, sides["newly_removed"])
     return answer
-
-
-def _rules(content: Content) -> Iterator[tuple[str, str, StageRecord, Rule]]:
-    """(component, block, stage, rule) of everything that decided from signals."""
-    blocks = {
-        (count.component, count.step): count.stage.removesuffix(".measure")
-        for count in content.counts
-        if count.stage.endswith(".measure")
-    }
-    for component, about in content.components.items():
-        for record in (*about.stages, *content.stages):
-            block = blocks.get((component, record.step))
-            for rule in record.rules if block is not None else []:
-                yield component, str(block), record, rule
 
 
 def _names(record: StageRecord, rule: Rule) -> set[str]:
@@ -458,5 +445,5 @@ def manifest_changes(manifest: Manifest) -> list[dict[str, Any]]:
             "signal": rule.signal,
             "threshold": rule.threshold if rule.threshold is not None else list(rule.keep_if_in or ()),
         }
-        for component, block, record, rule in _rules(manifest.content)
+        for component, block, record, rule in deciding_rules(manifest.content)
     ]

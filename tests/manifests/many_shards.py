@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from manifests.manifest import ComponentRecord, Content, LogFile, Manifest, Shard, StageCount, TokenizerRecord
+from manifests.manifest import ComponentRecord, Content, InputFile, LogFile, Manifest, Shard, StageCount, TokenizerRecord
 from manifests.schemas import DOCUMENT_LOG, EDITS, REMOVALS, SHARD_INDEX, empty_rows
 from manifests.storage import Folder
 
@@ -56,7 +56,7 @@ def many_shards(folder: Path, components: int = 10) -> Manifest:
             source=f"source-{number // 2}",
             format="jsonl",
             licence=LICENCES[number % 2],
-            inputs=[],
+            inputs=[InputFile(path="a.jsonl", bytes=0, sha256="0" * 64)],
             stages=[],
             documents_in=kept + 1,
             documents_kept=kept,
