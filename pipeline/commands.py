@@ -20,6 +20,9 @@ RecipePath = Annotated[Path, typer.Argument(help="recipe.yaml")]
 CorpusOption = Annotated[str, typer.Option("--corpus", help="folder or URL (s3://…) of the corpus")]
 PartOption = Annotated[int, typer.Option("--part-mib", min=1, help="input of one part; changes nothing in the corpus")]
 
+WATCH_RETRIES = 10
+"""In a row, LOCAL_SECONDS apart, of a corpus that cannot be read, before `status --watch` says so and ends."""
+
 
 class Terminated(BaseException):
     """SIGTERM came."""
@@ -128,16 +131,25 @@ def status(
 
     from manifests.storage import Folder, StorageError
     from pipeline.journal import LOCAL_SECONDS
-    from pipeline.status import look, shown
+    from pipeline.status import Status, look, shown
+
+    def seen() -> Status:
+        """A store that does not answer for a moment does not end a watch."""
+        for _ in range(WATCH_RETRIES if watch else 0):
+            try:
+                return look(Folder(corpus))
+            except OSError:
+                time.sleep(LOCAL_SECONDS)
+        return look(Folder(corpus))
 
     console = terminal()
     try:
-        found = look(Folder(corpus))
+        found = seen()
         if watch and found.state == "running":
             with Live(shown(found), console=console, transient=True) as live:
                 while found.state == "running":
                     time.sleep(LOCAL_SECONDS)
-                    found = look(Folder(corpus))
+                    found = seen()
                     live.update(shown(found))
     except (StorageError, OSError) as error:
         typer.echo(visible(f"error: {error}"), err=True)

@@ -9,6 +9,7 @@ manifest lists it, and a run goes on when it cannot be written.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import sys
@@ -32,6 +33,31 @@ REMOTE_SECONDS = 10.0
 SEGMENT_BYTES = 1 << 20
 SEGMENT_SECONDS = 60.0
 TROUBLE = (OSError, StorageError)
+LONGEST_NAME = 255
+"""No file system has longer ones, and no run has."""
+
+
+def latest(corpus: Folder) -> dict[str, Any]:
+    """What the run that began last said last, or {} where no run says anything. OSError when it cannot be told: a store that does
+    not answer is no store without a run."""
+    try:
+        name = corpus.read(LATEST).decode()
+    except ValueError:
+        return {}
+    except (OSError, StorageError) as error:
+        return _nothing(error)
+    return said(corpus, f"{RUNS}/{name}/{PROGRESS}") if len(name) <= LONGEST_NAME else {}
+
+
+def said(corpus: Folder, name: str) -> dict[str, Any]:
+    """The JSON object in a file, or {} where there is no file or no such thing in it. OSError when it cannot be told."""
+    try:
+        found = json.loads(corpus.read(name))
+    except (ValueError, RecursionError):
+        return {}
+    except (OSError, StorageError) as error:
+        return _nothing(error)
+    return found if isinstance(found, dict) else {}
 
 
 class Journal:
@@ -139,3 +165,11 @@ class Journal:
             self.corpus.write(name, data)
         except TROUBLE as error:
             self.trouble = str(error)
+
+
+def _nothing(error: OSError | StorageError) -> dict[str, Any]:
+    """{} where the error says that no such file is there, or that it can be none."""
+    absent = (FileNotFoundError, NotADirectoryError, IsADirectoryError, StorageError)
+    if isinstance(error, absent) or error.errno == errno.ENAMETOOLONG:
+        return {}
+    raise error

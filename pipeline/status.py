@@ -6,7 +6,6 @@ called dead, so that two clocks which differ make no dead run of a living one.""
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -19,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from manifests.manifest import MANIFEST, Content, Manifest, ManifestError
-from manifests.storage import Folder, StorageError
+from manifests.storage import Folder
 from manifests.terminal import visible
-from pipeline.journal import LATEST, LOCAL_SECONDS, PROGRESS, REMOTE_SECONDS, RUNS
+from pipeline.journal import LOCAL_SECONDS, REMOTE_SECONDS, latest, said
 from pipeline.lock import LOCK
 from pipeline.progress import rates, span
 from pipeline.resources import Resources
@@ -63,8 +62,9 @@ class Status:
 
 
 def look(corpus: Folder) -> Status:
-    """The corpus as it stands now. A run that seems dead is watched for as long as it may be silent."""
-    progress = _progress(corpus)
+    """The corpus as it stands now. A run that seems dead is watched for as long as it may be silent. OSError when the corpus
+    cannot be read: then nothing is known of a run."""
+    progress = latest(corpus)
     content, digest = None, ""
     try:
         if corpus.exists(MANIFEST):
@@ -72,14 +72,14 @@ def look(corpus: Folder) -> Status:
             content, digest = manifest.content, manifest.digest
     except ManifestError as error:
         digest = f"not readable: {error}"
-    said = progress.get("state")
+    told = progress.get("state")
     age = time.time() - _number(progress.get("updated"))
     state: State = "finished" if content else "none"
-    if said == "running":
+    if told == "running":
         state = "running" if _lives(corpus, progress, age) else "dead"
-    elif said in ENDED:
-        state = cast(State, said)
-    return Status(corpus.url, state, progress, _json(corpus, LOCK), content, digest, age)
+    elif told in ENDED:
+        state = cast(State, told)
+    return Status(corpus.url, state, progress, said(corpus, LOCK), content, digest, age)
 
 
 def shown(status: Status) -> Group:
@@ -124,14 +124,14 @@ def _head(status: Status) -> str:
     ended = _number(progress.get("ended"))
     took = span(max(0.0, (ended or _number(progress.get("updated"))) - _number(progress.get("started"))))
     heard = f"last heard of {span(abs(status.age))} {'ago' if status.age >= 0 else 'ahead of this clock'}"
-    said = {
+    words = {
         "running": f"running: {who}, since {since} ({took}); {heard}",
         "dead": f"dead: {who} began at {since} and is gone; {heard}",
         "finished": f"finished: by {who}, {since}, in {took}",
         "failed": f"failed: {who}, begun {since}, failed after {took}",
         "stopped": f"stopped: {who}, begun {since}, was stopped after {took}",
     }
-    return f"{status.corpus}: {said[status.state]}\nrun {progress.get('run')} of {progress.get('recipe')}"
+    return f"{status.corpus}: {words[status.state]}\nrun {progress.get('run')} of {progress.get('recipe')}"
 
 
 def _current(step: StepTally, total: int) -> list[str]:
@@ -182,7 +182,7 @@ def _lives(corpus: Folder, progress: dict[str, Any], age: float) -> bool:
     until = time.monotonic() + 3 * (LOCAL_SECONDS if corpus.local else REMOTE_SECONDS)
     while time.monotonic() < until:
         time.sleep(LOCAL_SECONDS / 2)
-        if _progress(corpus).get("updated") != progress.get("updated"):
+        if latest(corpus).get("updated") != progress.get("updated"):
             return True
     return False
 
@@ -198,23 +198,6 @@ def _is_here(process: int, progress: dict[str, Any]) -> bool:
         return False
     began = booted + int(numbers[18]) / os.sysconf("SC_CLK_TCK")
     return state not in ("Z", "X") and began < _number(progress.get("started")) + CLOCK_SECONDS
-
-
-def _progress(corpus: Folder) -> dict[str, Any]:
-    """What the latest run said last, or {}."""
-    try:
-        name = corpus.read(LATEST).decode()
-        return _json(corpus, f"{RUNS}/{name}/{PROGRESS}")
-    except (OSError, ValueError, StorageError):
-        return {}
-
-
-def _json(corpus: Folder, name: str) -> dict[str, Any]:
-    try:
-        found = json.loads(corpus.read(name))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _step(told: dict[str, Any]) -> StepTally:

@@ -332,3 +332,39 @@ def test_a_finished_corpus_is_seen_whatever_lies_in_the_place_of_its_journals(sm
     shutil.rmtree(tmp_path / "corpus" / "runs")
     (tmp_path / "corpus" / "runs").touch()
     assert look(Folder(tmp_path / "corpus")).state == "finished"
+
+
+def test_a_journal_that_cannot_be_read_is_trouble_and_no_run_that_ended(
+    small: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link that leads to itself is an error of reading, as of a store that does not answer."""
+    corpus = tmp_path / "corpus"
+    build(small, corpus)
+    for name in ("latest", f"{(corpus / LATEST).read_text()}/progress.json"):
+        path = corpus / "runs" / name
+        told = path.read_bytes()
+        path.unlink()
+        path.symlink_to(path.name)
+        with pytest.raises(OSError, match="symbolic links"):
+            look(Folder(corpus))
+        result = CliRunner().invoke(app, ["status", str(corpus)])
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "error: " in result.stderr and "Traceback" not in result.stderr
+
+        pauses: list[float] = []
+
+        def mended(seconds: float, path: Path = path, told: bytes = told, pauses: list[float] = pauses) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 3:
+                path.unlink()
+                path.write_bytes(told)
+
+        monkeypatch.setattr("time.sleep", mended)
+        assert asked(corpus, "--watch")[0] == 0
+        assert len(pauses) == 3
+
+    (corpus / LATEST).unlink()
+    (corpus / LATEST).symlink_to("latest")
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    result = CliRunner().invoke(app, ["status", str(corpus), "--watch"])
+    assert (result.exit_code, result.stdout) == (1, ""), "a watch of what stays unreadable ends, and says why"
