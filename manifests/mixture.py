@@ -123,8 +123,8 @@ def read_mixture(text: str) -> MixtureRecipe:
         if twice := _twice(yaml.compose(text, yaml.SafeLoader)):
             raise MixtureError(f"{twice!r} stands there twice")
         return MixtureRecipe.model_validate(yaml.safe_load(text) or {})
-    except (yaml.YAMLError, RecursionError) as error:
-        raise MixtureError(f"not YAML: {str(error).splitlines()[0]}") from None
+    except (yaml.YAMLError, RecursionError, AttributeError) as error:
+        raise MixtureError(f"not YAML: {(str(error) or type(error).__name__).splitlines()[0]}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(step) for step in first["loc"])
@@ -135,6 +135,8 @@ def read_mixture(text: str) -> MixtureRecipe:
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
             raise MixtureError(f"{where}: there is no {word!r}; {hint}") from None
         raise MixtureError(f"{where + ': ' if where else ''}{first['msg'].removeprefix('Value error, ')}") from None
+    except ValueError as error:  # such as a 30th of February
+        raise MixtureError(f"a value that cannot be read: {error}") from None
 
 
 def _twice(node: Node | None) -> str | None:

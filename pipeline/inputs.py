@@ -13,13 +13,15 @@ import os
 from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import xxhash
 
 from manifests.manifest import InputFile
 from manifests.storage import NO_FILE, FileStamp, Folder, StorageError, relative_name
-from pipeline.recipe import Component
+
+if TYPE_CHECKING:
+    from pipeline.recipe import Component
 
 PART_BYTES = 128 << 20
 GROUP_FILES = 1000
@@ -72,7 +74,8 @@ def discover(component: Component) -> Listing:
     unread: Counter[str] = Counter()
     for stamp in folder.stamps():
         if not _matches(stamp.path, component.files):
-            unread[PurePosixPath(stamp.path).suffix or "no ending"] += 1
+            ending = PurePosixPath(stamp.path).suffix.encode(errors="backslashreplace").decode()  # a name may be no UTF-8
+            unread[ending or "no ending"] += 1
             continue
         if stamp.size == NO_FILE:
             raise InputError(f"component {component.name}: {folder.url}/{stamp.path} is a broken link, or no file")

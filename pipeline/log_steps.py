@@ -28,8 +28,8 @@ def add_logs(layout: Layout) -> None:
             chain = layout.plan.chains[component]
             receipts = {step: layout.plan.receipts(done, step, index) for step in chain}
             split_receipts = layout.plan.receipts(done, splits, index) if splits else None
-            packed = [one for one in done[pack] if one.values["component"] == component] if pack else []
-            put, put_prints = placed.files(done, index) if placed else None, prints(packed)
+            put = placed.files(done, index) if placed else None
+            put_prints = prints(placed.receipts(done)[index] if placed else [])
             described = []
             for number in range(where.stop - where.start):
                 mine = {step: receipts[step][number] for step in chain}

@@ -18,6 +18,7 @@ import numpy as np
 
 from manifests.mixture import MixtureError, MixtureRecipe, read_mixture, weights_of
 from manifests.storage import Folder, StorageError
+from pipeline.inputs import InputError
 
 WHOLE = 10**9
 """Shares are whole billionths, so that what follows from them is exact arithmetic on any machine."""
@@ -105,7 +106,10 @@ def shares(path: str | None, counted: Mapping[str, Counted]) -> dict[str, int]:
 
     Without a mixture each has its share of the training bytes. Components without training documents count as empty.
     """
-    mixture = MixtureRecipe() if path is None else _read(path)
+    try:
+        mixture = MixtureRecipe() if path is None else _read(path)
+    except MixtureError as error:  # it was right when the recipe was read
+        raise InputError(f"{path}: {error}") from None
     sizes = {name: one.bytes for name, one in counted.items()}
     if not sum(sizes.values()):
         return dict.fromkeys(counted, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from manifests.manifest import StageRecord
 from pipeline.corpus_log import LOG_ROWS
@@ -166,6 +166,22 @@ class Plan:
         reference corpora."""
         own = (self.receipts(done, steps[name], index) for index, name in enumerate(self.parts.names))
         return sum((*own, *(done[step] for step in references)), Receipts())
+
+
+T = TypeVar("T")
+
+
+def once(step: str, compute: Callable[[Done], T]) -> Callable[[Done], T]:
+    """`compute`, which reads receipts of `step`, done once for the same receipts: works that ask again for every component would
+    read those of all components each time."""
+    held: list[tuple[Receipts, T]] = []
+
+    def of(done: Done) -> T:
+        if not held or held[0][0] is not done[step]:
+            held[:] = [(done[step], compute(done))]
+        return held[0][1]
+
+    return of
 
 
 class Layout:

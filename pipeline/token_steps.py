@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, pairwise
 from typing import cast
 
 from manifests.manifest import SPLITS
 from pipeline import sample_budget, tokens
 from pipeline.provenance import data_digests, versions
-from pipeline.receipts import Receipt, Receipts
+from pipeline.receipts import Receipts
 from pipeline.recipe import StageSpec
 from pipeline.relay_steps import Relay, Shape
 from pipeline.resources import Resources
-from pipeline.steps import EXPECTED_DOCUMENT, Done, Layout, path_of, paths, prints, state_of, work
+from pipeline.steps import EXPECTED_DOCUMENT, Done, Layout, once, path_of, paths, prints, state_of, work
 from pipeline.work import Work
 from stages import shards, tokenizer
 from stages.shards import ShardOptions
@@ -83,7 +84,7 @@ def add_shards(layout: Layout, name: str, spec: StageSpec) -> None:
     bos = next(cast(TokenizerOptions, one.options).bos for one in layout.recipe.stages if one.name == "tokenizer")
     libraries = versions(LIBRARIES)
 
-    def counts(done: Done) -> list[dict[str, int]]:
+    def counted(done: Done) -> list[dict[str, int]]:
         """Component → split → number of shards."""
         found = []
         for index in range(len(layout.parts.names)):
@@ -94,6 +95,8 @@ def add_shards(layout: Layout, name: str, spec: StageSpec) -> None:
             ]
             found.append(tokens.shard_counts(totals[0], totals[1], options.target_tokens))
         return found
+
+    counts = once(splits, counted)
 
     def lanes(done: Done) -> list[int]:
         """Shards of each component."""
@@ -138,8 +141,7 @@ def add_shards(layout: Layout, name: str, spec: StageSpec) -> None:
     def pack_works(done: Done) -> list[Work]:
         made = done[make][0].values
         works = []
-        for index, component in enumerate(layout.parts.names):
-            shard_counts = counts(done)[index]
+        for index, (component, shard_counts) in enumerate(zip(layout.parts.names, counts(done), strict=True)):
             starts = tokens.shard_starts(shard_counts)
             receipts, given = layout.plan.receipts(done, encode, index), {"tokens": encoded.files(done, index)}
             given |= {"chunks": layout.chunks(done, index), "width": placed.width(done, index)}
@@ -159,11 +161,14 @@ def add_shards(layout: Layout, name: str, spec: StageSpec) -> None:
                 works.append(work(pack, f"{component}-{which}-{number:05d}", "pack", arguments, (upstream,), given))
         return works
 
-    def placed_shapes(done: Done) -> list[Shape]:
-        return [Shape(total, layout.chunks(done, index)) for index, total in enumerate(lanes(done))]
+    placed_shapes = once(
+        splits, lambda done: [Shape(total, layout.chunks(done, index)) for index, total in enumerate(lanes(done))]
+    )
 
-    def placed_receipts(done: Done) -> list[list[Receipt]]:
-        return [[one for one in done[pack] if one.values["component"] == name] for name in layout.parts.names]
+    def placed_receipts(done: Done) -> list[Receipts]:
+        """As `pack_works` orders them: component by component."""
+        edges = [0, *accumulate(lanes(done))]
+        return [done[pack][first:last] for first, last in pairwise(edges)]
 
     shards_at_most = layout.expected_bytes // tokens.BYTES_PER_TOKEN // options.target_tokens + len(SPLITS)
     chunks_at_most = layout.expected_bytes // EXPECTED_DOCUMENT // layout.log_rows + 1

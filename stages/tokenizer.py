@@ -147,13 +147,42 @@ def choose_engine(tokenizer_json: str, bos: str | None, texts: Iterable[str]) ->
         encoder = Encoder(tokenizer_json, bos, "tiktoken")
     except (ValueError, TokenizerError) as error:
         return "tokenizers", f"tiktoken does not take it: {error}"
-    different = encoder.disagreement([*_probes([*encoder.special_tokens]), *texts])
+    try:
+        different = encoder.disagreement([*_probes([*encoder.special_tokens]), *texts])
+    except TokenizerError as error:
+        return "tokenizers", f"the two could not be compared: {error}"
     return ("tokenizers", f"tiktoken encodes {different!r} otherwise") if different is not None else ("tiktoken", None)
 
 
 def sample_key(seed: int, printed_id: str) -> int:
     """A document's place in the order in which training documents are taken for the sample; 64 bits."""
     return keyed_hash(f"tokenizer sample {seed}", printed_id)
+
+
+def library_tokenizer(tokenizer_json: str) -> Tokenizer:
+    """The library's tokenizer, set up to encode whole texts as text; TokenizerError when it cannot."""
+    try:
+        tokenizer = Tokenizer.from_str(tokenizer_json)
+    except Exception as error:  # the library raises plain Exception
+        raise TokenizerError(f"not a tokenizer.json: {error}") from error
+    if getattr(tokenizer.model, "dropout", None):
+        raise TokenizerError("its model has dropout: it would encode the same text differently each time")
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # text that spells a special token is text
+    return tokenizer
+
+
+def encode_batch(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+    """The ids of every text, by the library; TokenizerError where its regular expression gives up: Oniguruma does after ten
+    million steps back in one place."""
+    try:
+        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    except BaseException as error:  # a panic of the library is no Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError | GeneratorExit):
+            raise
+        raise TokenizerError(f"it cannot cut one of {len(texts)} texts, such as {texts[0][:60]!r}: {error}") from None
+    return [encoding.ids for encoding in encodings]
 
 
 class Encoder:
@@ -163,15 +192,7 @@ class Encoder:
     """
 
     def __init__(self, tokenizer_json: str, bos: str | None = None, engine: Engine = "tokenizers") -> None:
-        try:
-            self._tokenizer = Tokenizer.from_str(tokenizer_json)
-        except Exception as error:  # the library raises plain Exception
-            raise TokenizerError(f"not a tokenizer.json: {error}") from error
-        if getattr(self._tokenizer.model, "dropout", None):
-            raise TokenizerError("its model has dropout: it would encode the same text differently each time")
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = True  # text that spells a special token is text
+        self._tokenizer = library_tokenizer(tokenizer_json)
         if not isinstance(self._tokenizer.model, models.BPE):
             raise TokenizerError(f"its model is {type(self._tokenizer.model).__name__}: only byte-level BPE is supported")
         self._normalises = self._tokenizer.normalizer is not None
@@ -214,7 +235,7 @@ class Encoder:
         """The beginning of the first text that tiktoken encodes otherwise than `tokenizers`, or None."""
         for text in texts:
             _, ids = self._encode([text], np.array([len(text.encode())]))
-            if ids[1:].tolist() != self._tokenizer.encode(text, add_special_tokens=False).ids:
+            if ids[1:].tolist() != encode_batch(self._tokenizer, [text])[0]:
                 return text[:80]
         return None
 
@@ -224,8 +245,8 @@ class Encoder:
         offsets, ids = self._joined(found)
         left = np.flatnonzero(self._sizes(offsets, ids) != sizes).tolist()
         if left:
-            for row, slow in zip(left, self._slow([texts[row] for row in left]), strict=True):
-                found[row] = slow
+            for row, slow in zip(left, encode_batch(self._tokenizer, [texts[row] for row in left]), strict=True):
+                found[row] = np.array(slow, np.uint32)
             offsets, ids = self._joined(found)
             lost = np.flatnonzero(self._sizes(offsets, ids) != sizes).tolist()
             if lost:
@@ -235,17 +256,6 @@ class Encoder:
                 if self.decode(ids[offsets[row] : offsets[row + 1]]) != text.encode():
                     raise TokenizerError(f"it changes text: normalised, {text[:60]!r} is another text")
         return offsets, ids
-
-    def _slow(self, texts: list[str]) -> list[np.ndarray]:
-        """The ids of every text by `tokenizers`; TokenizerError where its regular expression gives up: Oniguruma does
-        after ten million steps back in one place."""
-        try:
-            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        except BaseException as error:  # a panic of the library is no Exception
-            if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError | GeneratorExit):
-                raise
-            raise TokenizerError(f"it cannot cut one of {len(texts)} texts, such as {texts[0][:60]!r}: {error}") from None
-        return [np.array(encoding.ids, np.uint32) for encoding in encodings]
 
     def _joined(self, found: list[np.ndarray | None]) -> tuple[np.ndarray, np.ndarray]:
         """BOS and the ids of each text, one after another; those of a text without any are BOS."""

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from tokenizers import Tokenizer
 
 from manifests.manifest import LARGEST_VOCABULARY, MANIFEST, Manifest, ManifestError
 from manifests.storage import Folder, StorageError
 from stages.language import UNDETERMINED, Language, LanguageOptions
 from stages.text_sources import SPLIT, SourceError, Sources, TextFile
 from stages.token_usage import Usage
-from stages.tokenizer import Encoder, TokenizerError, choose_engine
+from stages.tokenizer import Encoder, TokenizerError, choose_engine, encode_batch, library_tokenizer
 
 BATCH_TEXTS, BATCH_BYTES = 1000, 8 << 20
 MOST_BYTES = 64 << 20
@@ -31,15 +30,7 @@ class Counter:
     tokens until now that stand for any text that it does not know."""
 
     def __init__(self, tokenizer_json: str) -> None:
-        try:
-            self._tokenizer = Tokenizer.from_str(tokenizer_json)
-        except Exception as error:  # the library raises plain Exception
-            raise TokenizerError(f"not a tokenizer.json: {error}") from None
-        if getattr(self._tokenizer.model, "dropout", None):
-            raise TokenizerError("its model has dropout: it would encode the same text differently each time")
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = True
+        self._tokenizer = library_tokenizer(tokenizer_json)
         unknown = getattr(self._tokenizer.model, "unk_token", None)
         self._unknown = None if unknown is None else self._tokenizer.token_to_id(unknown)
         self.unknown = 0
@@ -49,7 +40,7 @@ class Counter:
 
     def encode(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
         """As `Encoder.encode`; 0 stands for BOS."""
-        found = [one.ids for one in self._tokenizer.encode_batch_fast(texts.to_pylist(), add_special_tokens=False)]
+        found = encode_batch(self._tokenizer, texts.to_pylist())
         self.unknown += 0 if self._unknown is None else sum(ids.count(self._unknown) for ids in found)
         offsets = np.zeros(len(found) + 1, np.int64)
         np.cumsum([1 + len(ids) for ids in found], out=offsets[1:])

@@ -140,8 +140,8 @@ class Attention(nn.Module):
         return cast(Tensor, self.output(found.transpose(1, 2).reshape(rows, length, -1)))
 
     def _heads(self, packed: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-        if not (fused.AVAILABLE and packed.is_cuda):
-            return self.plain_heads(packed, rotation)
+        if not (fused.AVAILABLE and packed.is_cuda and self.head_width & (self.head_width - 1) == 0):
+            return self.plain_heads(packed, rotation)  # Triton's ranges are powers of two
         gains = (self.query_norm.weight, self.key_norm.weight) if isinstance(self.query_norm, RMSNorm) else (None, None)
         found = fused.Heads.apply(packed, self.heads, self.kv_heads, *rotation, *gains, self.norm_epsilon)  # type: ignore[no-untyped-call]
         return cast(tuple[Tensor, ...], found)

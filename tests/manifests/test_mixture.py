@@ -166,3 +166,9 @@ def test_a_word_that_a_mixture_does_not_know_is_named_with_the_nearest() -> None
         read_mixture("phases: [{wieghts: {web: 1}}]")
     with pytest.raises(MixtureError, match=r"colour: there is no 'colour'; known: phases, max_epochs"):
         read_mixture("colour: red")
+
+
+@pytest.mark.parametrize("value", ["2026-02-30", "!!int zz", "!!timestamp zz", "!!python/name:os.system"])
+def test_a_value_that_yaml_cannot_read_is_no_traceback(value: str) -> None:
+    with pytest.raises(MixtureError):
+        read_mixture(f"phases: [{{temperature: {value}}}]")

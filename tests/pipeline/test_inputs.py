@@ -222,3 +222,11 @@ def test_what_is_no_list_of_inputs_is_written_anew(kept: str, tmp_path: Path) ->
     again = build(recipe, tmp_path / "corpus", changes_meant=False)
     assert (again.manifest.digest, any(again.ran.values())) == (digest, False)
     assert corpus.read("receipts/inputs.json") == known
+
+
+def test_a_file_beside_the_input_may_have_a_name_that_is_no_utf_8(tmp_path: Path) -> None:
+    recipe = write_small(tmp_path, {"a.jsonl": [{"text": article("a")}]}, small_recipe([]))
+    (tmp_path / "docs" / os.fsdecode(b"x.\xff")).write_text("")
+    built = build(recipe, tmp_path / "corpus").manifest
+    assert built.content.components["docs"].unread_files == {".\\udcff": 1}
+    assert not any(build(recipe, tmp_path / "corpus").ran.values())

@@ -289,6 +289,16 @@ def test_a_text_on_which_the_pattern_of_a_given_tokenizer_gives_up_is_named() ->
         ids_of(encoder, "a" * 40 + "b")
 
 
+def test_a_text_on_which_the_pattern_gives_up_in_the_comparison_leaves_tokenizers_at_work(trained: str) -> None:
+    """tiktoken's expression may pass it where that of `tokenizers` does not."""
+    description = json.loads(trained)
+    description["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {"Regex": r"(?:a|aa)+c|[\s\S]"}
+    engine, reason = choose_engine(json.dumps(description), None, ["a" * 60])
+    assert engine == "tokenizers"
+    assert reason is not None
+    assert "it cannot cut one of 1 texts, such as 'aaaa" in reason
+
+
 def test_a_tokenizer_without_a_beginning_is_refused_unless_it_is_named() -> None:
     text = given_tokenizer(sorted(pre_tokenizers.ByteLevel.alphabet()), bos="<start>")
     with pytest.raises(TokenizerError, match=r"no special token begins a document: .*; it has <start>"):

@@ -82,3 +82,11 @@ def test_heads_are_normed_and_rotated_as_by_plain_operations_with_all_gradients(
     assert len(found[0]) == (6 if norms else 4)
     for ours, plain in zip(*found, strict=True):
         assert_close(ours, plain)
+
+
+def test_heads_of_a_width_that_no_kernel_takes_are_plain() -> None:
+    shape = Architecture(vocabulary=50, layers=1, width=96, heads=4, kv_heads=2, hidden=8, qk_norm=True)
+    attention = Attention(shape).to(DEVICE)
+    packed, rotation = drawn(2, 5, 8, 24), rotary(5, shape, DEVICE)
+    for ours, plain in zip(attention._heads(packed, rotation), attention.plain_heads(packed, rotation), strict=True):
+        assert_close(ours, plain)
