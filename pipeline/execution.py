@@ -11,14 +11,14 @@ import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from manifests.storage import Folder
 from pipeline.lists import Lists
 from pipeline.receipts import Receipt
-from pipeline.resources import GIB, ResourceError
+from pipeline.resources import ResourceError
 from pipeline.work import Order, Work, execute, lists_of
 
 IN_FLIGHT_PER_CPU = 4
@@ -44,8 +44,9 @@ class Outcome:
 
 class Executor(ABC):
     @abstractmethod
-    def run(self, corpus_url: str, works: list[Work]) -> Generator[Outcome, None, None]:
-        """Runs all parts, in any order; one outcome each, as they end. Closing it stops what has not ended."""
+    def run(self, corpus_url: str, works: list[Work]) -> Generator[Outcome | None, None, None]:
+        """Runs all parts, in any order; one outcome each, as they end. Closing it stops what has not ended. An executor whose
+        parts run elsewhere gives None about every LOOK_SECONDS while none ends, so that its caller can look around."""
 
     def close(self) -> None:  # noqa: B027
         """Gives back what the executor holds."""
@@ -68,6 +69,13 @@ class _Orders:
             self._lists[work.step] = lists_of(self._corpus, work.step)
         return work.order(self._lists[work.step])
 
+    def surely_of(self, work: Work) -> Order:
+        """`of`, where a store that fails is asked again as often as a part is tried."""
+        for _ in range(RETRIES):
+            with contextlib.suppress(OSError, MemoryError):
+                return self.of(work)
+        return self.of(work)
+
 
 class InlineExecutor(Executor):
     """One part after the other in this process: for debugging, and for corpora of a few files."""
@@ -83,9 +91,12 @@ class InlineExecutor(Executor):
                 return Outcome(work, execute(corpus_url, orders.of(work)))
             except Exception as trouble:
                 if not left or not isinstance(trouble, (OSError, MemoryError)):
-                    trace = "".join(traceback.format_exception(trouble))
-                    return Outcome(work, None, f"{type(trouble).__name__}: {trouble}", trace)
+                    return _failed(work, trouble)
         raise AssertionError("the last attempt is an outcome")
+
+
+def _failed(work: Work, trouble: Exception) -> Outcome:
+    return Outcome(work, None, f"{type(trouble).__name__}: {trouble}", "".join(traceback.format_exception(trouble)))
 
 
 class RayExecutor(Executor):
@@ -97,6 +108,8 @@ class RayExecutor(Executor):
         self.workers = workers
         self.ray: Any = None
         self.mine = False
+        self.nodes: list[dict[str, float]] = []
+        """What each node with processors has, as it was last looked at."""
 
     def start(self) -> None:
         """Connects to Ray, or starts it here, at the first part to run; ConnectionError when a cluster does not answer."""
@@ -136,42 +149,76 @@ class RayExecutor(Executor):
             if mine and on_term is not None:  # Ray's own handler ends the process where it stands
                 signal.signal(signal.SIGTERM, on_term)
         self.ray = ray
-        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        self.cpus = max(1, int(resources.get("CPU", 1)))
-        if self.workers is not None:
-            self.cpus = min(self.cpus, self.workers)
+        self._look_at_nodes()
         self.task = ray.remote(max_retries=RETRIES, retry_exceptions=[OSError, MemoryError])(execute)  # type: ignore[call-overload]
 
-    def run(self, corpus_url: str, works: list[Work]) -> Generator[Outcome, None, None]:
+    def run(self, corpus_url: str, works: list[Work]) -> Generator[Outcome | None, None, None]:
         self.start()
-        self.nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
         waiting = iter(works)
-        flying: dict[Any, Work] = {}
-        limit = self.cpus * IN_FLIGHT_PER_CPU
+        again: list[Work] = []
+        flying: dict[Any, tuple[Work, dict[str, Any]]] = {}
 
-        def launch() -> None:
-            for work in waiting:
-                # The name of a part would be clearer, but Ray's driver keeps a kilobyte for every name that it ever had.
-                task = self.task.options(name=work.step, **self._resources(work))
-                flying[task.remote(corpus_url, orders.of(work))] = work
-                if len(flying) >= limit:
+        def launch() -> Iterator[Outcome]:
+            """Starts parts up to the limit; an outcome for each that cannot be sent."""
+            while len(flying) < self.cpus * IN_FLIGHT_PER_CPU:
+                work = again.pop() if again else next(waiting, None)
+                if work is None:
                     return
+                try:
+                    order = orders.surely_of(work)
+                except Exception as trouble:
+                    yield _failed(work, trouble)
+                    continue
+                # The name of a part would be clearer, but Ray's driver keeps a kilobyte for every name that it ever had.
+                asked = self._resources(work)
+                task = self.task.options(name=work.step, **asked)
+                flying[task.remote(corpus_url, order)] = work, asked
+
+        def recall() -> None:
+            """What asks for more than any node has, now that others are there, would wait for ever: it is sent again."""
+            for reference, (work, asked) in list(flying.items()):
+                if not self._has_room(asked) and self._resources(work) != asked:
+                    self.ray.cancel(reference, force=True)
+                    del flying[reference]
+                    again.append(work)
 
         head = _Head(self.ray.get_runtime_context().gcs_address)
         orders = _Orders(corpus_url)
         try:
-            launch()
+            self._look_at_nodes()
+            yield from launch()
             while flying:
                 done = self._wait(list(flying))
-                head.check()
+                answered = head.check()
                 for reference in done:
-                    work = flying.pop(reference)
+                    work, _ = flying.pop(reference)
                     yield self._outcome(reference, work)
-                launch()
+                if not done:
+                    yield None
+                if answered and self._look_at_nodes():
+                    recall()
+                yield from launch()
         finally:
             for reference in flying:
                 self.ray.cancel(reference, force=True)
             orders.close()
+
+    @property
+    def cpus(self) -> int:
+        """Processors that parts may have now. One in a cluster without any yet: parts that wait are why it gets some."""
+        there = max(1, int(sum(node["CPU"] for node in self.nodes)))
+        return there if self.workers is None else min(there, self.workers)
+
+    def _look_at_nodes(self) -> bool:
+        """Nodes join and leave while parts run: are they others now? To be asked only of a head that answers: Ray would wait for
+        it, and end the process."""
+        before = self.nodes
+        self.nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
+        return self.nodes != before
+
+    def _has_room(self, asked: dict[str, Any]) -> bool:
+        kinds = {"CPU": asked["num_cpus"], "memory": asked["memory"], "GPU": asked.get("num_gpus", 0)}
+        return any(all(node.get(kind, 0) >= number for kind, number in kinds.items()) for node in self.nodes)
 
     def _wait(self, flying: list[Any]) -> list[Any]:
         try:
@@ -182,17 +229,20 @@ class RayExecutor(Executor):
         return done
 
     def _resources(self, work: Work) -> dict[str, Any]:
-        """What Ray takes from a node for the part: what it declares, but of processors and memory no more than the largest node
-        has, on which it then runs alone. ResourceError where this machine has fewer GPUs; a cluster may still get nodes."""
+        """What Ray takes from a node for the part: what it declares where one node has all of it, and otherwise no more than the
+        node that suits it best has, on which it then runs alone. That is the one with most of the memory that it declares, for
+        want of which it would die, and of those the one with most of the processors, for want of which it is only slow. What no
+        node could be asked for yet, in a cluster without processors or without such GPUs, is what it declares: it may get them.
+        ResourceError where this machine has fewer GPUs."""
         wanted = work.resources
-        able = [node for node in self.nodes if node.get("GPU", 0) >= wanted.gpus]
+        cpus, gpus = _countable(wanted.cpus), _countable(wanted.gpus)
+        able = [node for node in self.nodes if node.get("GPU", 0) >= gpus]
         if not able and self.nodes and not self.address:
             most = max(node.get("GPU", 0) for node in self.nodes)
             raise ResourceError(f"a part of {work.step} takes {wanted.gpus:g} GPUs, and this machine has {most:g}")
-        cpus, memory = (max((node.get(kind, 0) for node in able or self.nodes), default=0) for kind in ("CPU", "memory"))
-        options: dict[str, Any] = {"num_cpus": min(_countable(wanted.cpus), int(cpus) or 1)}
-        options["memory"] = min(wanted.memory, int(memory) or GIB)
-        return options | ({"num_gpus": _countable(wanted.gpus)} if wanted.gpus else {})
+        fits = [(min(wanted.memory, int(node.get("memory", 0))), min(cpus, int(node["CPU"]))) for node in able]
+        memory, cpus = max(fits, default=(wanted.memory, cpus))
+        return {"num_cpus": cpus, "memory": memory} | ({"num_gpus": gpus} if gpus else {})
 
     def _outcome(self, reference: Any, work: Work) -> Outcome:
         try:
@@ -229,19 +279,22 @@ class _Head:
         self.address = address
         self.answered = self.looked = time.monotonic()
 
-    def check(self) -> None:
-        """ConnectionError when the head has not answered for PATIENCE_SECONDS."""
+    def check(self) -> bool:
+        """Was it looked at, LOOK_SECONDS after the last time, and did it answer? ConnectionError when it has not answered for
+        PATIENCE_SECONDS."""
         now = time.monotonic()
         if now - self.looked < LOOK_SECONDS:
-            return
+            return False
         self.looked = now
         if _answers(self.address):
             self.answered = now
-        elif now - self.answered > PATIENCE_SECONDS:
+            return True
+        if now - self.answered > PATIENCE_SECONDS:
             raise ConnectionError(
                 f"the head of the Ray cluster at {self.address} has not answered for {now - self.answered:.0f} s; what is "
                 "finished is kept: start the same command again, once there is a cluster, to go on"
             )
+        return False
 
 
 def _wait_for_answer(address: str) -> None:

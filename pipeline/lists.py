@@ -1,14 +1,18 @@
 """Lists that grow with the corpus, such as the files of all parts, and how tasks get them: each is written once for a step, as a
 file of the corpus, and a task is sent its name. So what is sent is of one size, whatever the size of the corpus.
 
-A list lies under its digest while its step runs. It says nothing that receipts do not say, and is deleted when the step ends.
+A list lies under its digest while its step runs, in a folder of that run alone: one that lost its lock to another clears away its
+own and not the other's. It says nothing that receipts do not say, and is deleted when the step ends.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
+import os
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -78,10 +82,11 @@ class ListFile:
 
 
 class Lists:
-    """Writes the lists of one step, each once."""
+    """Writes the lists of one step, each once, in a folder below `folder` that nobody else has."""
 
     def __init__(self, corpus: Folder, folder: str) -> None:
-        self._corpus, self._folder = corpus, folder
+        self._corpus, self._shared = corpus, folder
+        self._folder = f"{folder}/{uuid.uuid4().hex}"
         self._paths: dict[int, str] = {}
         self._kept: list[Sequence[Any]] = []
         """So that no other list can have the place in memory by which one is known."""
@@ -100,6 +105,9 @@ class Lists:
         if self._paths:
             self._corpus.delete(self._folder)
             self._paths.clear()
+            if self._corpus.local:
+                with contextlib.suppress(OSError):  # what a killed run left is there
+                    os.rmdir(self._corpus.path(self._shared))
 
 
 def read(corpus: Folder, file: ListFile) -> Sequence[Any]:

@@ -84,10 +84,12 @@ def _local(corpus: Folder) -> Iterator[Held]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Locked(_message(corpus, os.pread(descriptor, 4096, 0))) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, _owner(""), 0)
-        yield Held(corpus)
-        os.ftruncate(descriptor, 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, _owner(""), 0)
+            yield Held(corpus)
+        finally:  # nobody holds it, however the run ended
+            os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
 
@@ -201,7 +203,7 @@ def _elapsed() -> float:
 def _parsed(held: bytes) -> dict[str, Any]:
     try:
         owner = json.loads(held)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return owner if isinstance(owner, dict) else {}
 

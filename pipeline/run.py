@@ -265,6 +265,8 @@ def _run_parts(step: Step, todo: list[Work], parts: int, found: _Found, tally: S
     with this.progress.step(tally) as bar, contextlib.closing(this.executor.run(this.corpus.url, todo)) as outcomes:
         for outcome in outcomes:
             this.held.check()
+            if outcome is None:
+                continue
             work, receipt = outcome.work, outcome.receipt
             if receipt is not None:
                 found.add(receipt)

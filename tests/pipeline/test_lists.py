@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from manifests.manifest import canonical
 from manifests.storage import Folder
 from pipeline import lists, relay_steps
+from pipeline.cleaning import clean
 from pipeline.execution import InlineExecutor, Outcome
-from pipeline.lists import BATCH, Listed, ListError
+from pipeline.lists import BATCH, Listed, ListError, _packed
 from pipeline.plan import make_plan
 from pipeline.receipts import Receipt, Receipts
 from pipeline.work import Order, Task, Work, execute, lists_of
@@ -111,6 +112,19 @@ def test_a_task_reads_its_lists_and_parts_of_them(tmp_path: Path) -> None:
     assert corpus.names("steps") == []
     with pytest.raises(IndexError):
         whole.part(5, len(values) + 1)
+
+
+def test_two_runs_of_a_step_have_lists_of_their_own_and_what_a_killed_run_left_is_cleaned(tmp_path: Path) -> None:
+    loaded = write_small(tmp_path, {"a.jsonl": [{"text": article("a")}]}, small_recipe(["repair"]))
+    build(loaded, tmp_path / "corpus")
+    corpus, values = Folder(tmp_path / "corpus"), Listed(["a", "b"])
+    lost, holds = lists_of(corpus, "docs.1.repair"), lists_of(corpus, "docs.1.repair")
+    lost.file(values)
+    file = holds.file(values)
+    lost.delete()
+    assert list(lists.read(corpus, file)) == ["a", "b"], "the run that lost its lock leaves the other's list"
+    assert clean(corpus) == (1, len(_packed(["a", "b"])))
+    assert not corpus.exists(file.path)
 
 
 def test_a_list_that_was_changed_is_refused(tmp_path: Path) -> None:

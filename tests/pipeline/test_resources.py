@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import tracemalloc
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -17,7 +18,8 @@ from typer.testing import CliRunner
 from manifests.storage import Folder
 from pipeline import standing
 from pipeline.commands import app
-from pipeline.execution import IN_FLIGHT_PER_CPU, InlineExecutor, Outcome, RayExecutor
+from pipeline.execution import IN_FLIGHT_PER_CPU, RETRIES, InlineExecutor, Outcome, RayExecutor
+from pipeline.lists import Listed
 from pipeline.plan import make_plan
 from pipeline.progress import Progress
 from pipeline.receipts import HELD_BYTES, Count, FileEntry, Packed, Receipt, Receipts
@@ -245,6 +247,117 @@ def test_gpus_that_this_machine_has_not_are_refused_and_not_waited_for(one_worke
     recipe = write_small(tmp_path, {"a.jsonl": [{"text": "one"}]}, small_recipe(["repair"]))
     with pytest.raises(ResourceError, match=r"a part of docs\.1\.repair takes 500 GPUs, and this machine has \d+"):
         run(recipe, Folder(tmp_path / "corpus"), one_worker, Progress(quiet=True), 100, {"repair": "gpus=500"})
+
+
+GPU_NODE = {"CPU": 8.0, "memory": 32.0 * GIB, "GPU": 2.0}
+WIDE, HIGH = {"CPU": 64.0, "memory": 16.0 * GIB}, {"CPU": 4.0, "memory": 256.0 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wish", "asked"),
+    [
+        ([WIDE, HIGH], Resources(32.0, 200 * GIB), (4, 200 * GIB, None)),
+        ([WIDE, HIGH], Resources(32.0, 300 * GIB), (4, 256 * GIB, None)),
+        ([WIDE, HIGH], Resources(32.0, 16 * GIB), (32, 16 * GIB, None)),
+        ([WIDE, HIGH], Resources(100.0, 16 * GIB), (64, 16 * GIB, None)),
+        ([WIDE, HIGH, GPU_NODE], Resources(32.0, 200 * GIB, 1.0), (8, 32 * GIB, 1)),
+        ([], Resources(32.0, 200 * GIB), (32, 200 * GIB, None)),
+        ([WIDE], Resources(1.5, 200 * GIB, 0.5), (2, 200 * GIB, 0.5)),
+    ],
+)
+def test_a_part_asks_for_what_one_node_has(
+    nodes: list[dict[str, float]], wish: Resources, asked: tuple[float, int, float | None]
+) -> None:
+    """Processors of one and memory of another would be waited for for ever; and what no node of a cluster can say yet is asked for
+    as it is declared."""
+    cluster = RayExecutor("somewhere:1")
+    cluster.nodes = nodes
+    found = cluster._resources(Work("step", "part", "f:g", 1, {}, resources=wish))
+    assert (found["num_cpus"], found["memory"], found.get("num_gpus")) == asked
+
+
+def works_of(count: int, function: str, **more: Any) -> list[Work]:
+    return [Work("step", str(number), f"{__name__}:{function}", 1, {"number": number}, **more) for number in range(count)]
+
+
+def nothing(task: Any) -> None:
+    """A part that does nothing."""
+
+
+def test_nodes_that_join_are_used_and_parts_that_asked_for_more_than_they_have_ask_again(
+    one_worker: RayExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster shows its node, as three, only once parts wait that no node could be asked for."""
+    monkeypatch.setattr("pipeline.execution.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("pipeline.execution._answers", lambda _: True)
+    monkeypatch.setattr(one_worker, "workers", None)
+    one_worker.start()
+    plain, wait = one_worker.ray.nodes, one_worker.ray.wait
+    looks: list[int] = []
+    flying: list[int] = []
+
+    def nodes() -> Any:
+        looks.append(1)
+        return plain() * 3 if len(looks) > 1 else []
+
+    def waited(references: list[Any], **options: Any) -> Any:
+        flying.append(len(references))
+        return wait(references, **options)
+
+    monkeypatch.setattr(one_worker.ray, "nodes", nodes)
+    monkeypatch.setattr(one_worker.ray, "wait", waited)
+    works = works_of(40, "nothing", resources=Resources(50.0, 100 << 40))
+    done = [one for one in one_worker.run(str(tmp_path), works) if one is not None]
+    assert {one.work.part for one in done if one.receipt is not None} == {work.part for work in works}
+    assert len(done) == 40
+    assert flying[0] == IN_FLIGHT_PER_CPU and max(flying) == 3 * IN_FLIGHT_PER_CPU
+
+
+def until_told(task: Any) -> None:
+    """Ends when somebody writes to the FIFO, or after half a minute of silence with an error."""
+    import os
+    import select
+
+    descriptor = os.open(task.inputs["fifo"], os.O_RDONLY | os.O_NONBLOCK)
+    assert select.select([descriptor], [], [], 30.0)[0], "nobody wrote"
+
+
+def test_the_caller_looks_around_while_no_part_ends(
+    one_worker: RayExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.execution.LOOK_SECONDS", 0.05)
+    os.mkfifo(tmp_path / "fifo")
+    works = works_of(1, "until_told", inputs={"fifo": str(tmp_path / "fifo")})
+    with contextlib.closing(one_worker.run(str(tmp_path), works)) as outcomes:
+        assert next(outcomes) is None
+        descriptor = os.open(tmp_path / "fifo", os.O_RDWR)
+        os.write(descriptor, b"go on")
+        [done] = [one for one in outcomes if one is not None]
+        os.close(descriptor)
+    assert done.receipt is not None, done.error
+
+
+@pytest.mark.parametrize("failures", [1, 3, 4])
+def test_a_list_that_cannot_be_written_for_ray_is_tried_again_and_then_fails_its_part(
+    one_worker: RayExecutor, failures: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [failures]
+    write = Folder.write
+
+    def failing(self: Folder, name: str, data: bytes) -> None:
+        if "/lists/" in name and left[0]:
+            left[0] -= 1
+            raise OSError("the store is away")
+        write(self, name, data)
+
+    monkeypatch.setattr(Folder, "write", failing)
+    works = works_of(2, "nothing", inputs={"names": Listed(["a"])})
+    done = {one.work.part: one for one in one_worker.run(str(tmp_path), works) if one is not None}
+    assert done["1"].receipt is not None
+    if failures > RETRIES:
+        assert done["0"].error == "OSError: the store is away" and done["0"].trace
+    else:
+        assert done["0"].receipt is not None
 
 
 def test_uniting_declares_what_the_counts_of_pairs_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
