@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from manifests.storage import Folder, StorageError
+from pipeline import lock
 from pipeline.receipts import Receipt
 from pipeline.tally import StepTally, Tally, documents, read_bytes
 from pipeline.work import Work
@@ -68,6 +69,8 @@ class Journal:
         self.folder = f"{RUNS}/{tally.run}"
         self.trouble: str | None = None
         """Why it could not be written, if so."""
+        self._identity = lock._process(tally.process)
+        """What tells this process from any other, by no clock (see `pipeline.lock`)."""
         self._lines: list[bytes] = []
         self._segment, self._cut = 0, time.monotonic()
         self._lock = threading.RLock()
@@ -137,7 +140,8 @@ class Journal:
             self._flush(ended=False)
 
     def _write_progress(self) -> None:
-        self._write(f"{self.folder}/{PROGRESS}", json.dumps(self.tally.as_json()).encode())
+        told = {**self.tally.as_json(), "identity": self._identity}
+        self._write(f"{self.folder}/{PROGRESS}", json.dumps(told).encode())
 
     def _flush(self, ended: bool = True) -> None:
         with self._lock:

@@ -18,7 +18,7 @@ from pipeline import known_inputs, lock, receipts, standing
 from pipeline.execution import Executor
 from pipeline.finish import finish, plan_digest
 from pipeline.inputs import PART_BYTES, InputError, source_folder
-from pipeline.journal import Journal
+from pipeline.journal import Journal, latest
 from pipeline.metrics import Metrics
 from pipeline.plan import make_plan
 from pipeline.progress import Progress
@@ -92,13 +92,13 @@ def run(
         plan.declare(needs or {})
         known_inputs.check(corpus, plan, changes_meant)
         if (manifest := _finished_before(corpus, recipe, standing.same(corpus, plan))) is not None:
-            return Result(manifest, dict.fromkeys((step.name for step in plan.steps), 0))
+            return _nothing_to_do(corpus, recipe, plan, manifest, echo)
         known = _known(plan, corpus)
         if len(known) == len(plan.steps):
             wanted = plan_digest(plan, known)
             if (manifest := _finished_before(corpus, recipe, wanted)) is not None:
                 standing.save(corpus, plan, wanted)
-                return Result(manifest, dict.fromkeys(known, 0))
+                return _nothing_to_do(corpus, recipe, plan, manifest, echo)
         tally = Tally(recipe.path, corpus.url, len(plan.steps))
         done: Done = {}
         ran: dict[str, int] = {}
@@ -127,6 +127,23 @@ def run(
             tally.digest = manifest.digest
         progress.times(tally)
         return Result(manifest, ran)
+
+
+def _nothing_to_do(corpus: Folder, recipe: Recipe, plan: Plan, manifest: Manifest, echo: bool) -> Result:
+    """The corpus stands as the recipe wants it. Where the latest run ended otherwise, such as one of another recipe that failed,
+    this one says so in its place; else the journal of the run that made the corpus stays the latest."""
+    try:
+        last = latest(corpus)
+    except OSError:
+        last = {}
+    if last and (last.get("state"), last.get("digest")) != ("finished", manifest.digest):
+        tally = Tally(recipe.path, corpus.url, len(plan.steps), digest=manifest.digest)
+        tally.documents_in = sum(one.documents_in for one in manifest.content.components.values())
+        for count in manifest.content.counts:
+            tally.removed.setdefault(count.stage, Counter()).update(count.removed)
+        with Journal(corpus, tally, echo) as journal:
+            journal.event("nothing_to_do", digest=manifest.digest)
+    return Result(manifest, dict.fromkeys((step.name for step in plan.steps), 0))
 
 
 def check_apart(recipe: Recipe, corpus: Folder) -> None:

@@ -20,16 +20,14 @@ from rich.text import Text
 from manifests.manifest import MANIFEST, Content, Manifest, ManifestError
 from manifests.storage import Folder
 from manifests.terminal import visible
+from pipeline import lock
 from pipeline.journal import LOCAL_SECONDS, REMOTE_SECONDS, latest, said
-from pipeline.lock import LOCK
 from pipeline.progress import rates, span
 from pipeline.resources import Resources
 from pipeline.tally import StepTally
 
 STALE_SECONDS = 60.0
 """Silence after which a run is looked at more closely: many times the pause between two states."""
-CLOCK_SECONDS = 5.0
-"""By which the start of a process, counted from that of the machine, may be off."""
 SHOWN_RULES = 12
 SHOWN_FAILURES = 5
 ON = "start the same command again to go on: what is finished is kept"
@@ -79,7 +77,7 @@ def look(corpus: Folder) -> Status:
         state = "running" if _lives(corpus, progress, age) else "dead"
     elif told in ENDED:
         state = cast(State, told)
-    return Status(corpus.url, state, progress, said(corpus, LOCK), content, digest, age)
+    return Status(corpus.url, state, progress, said(corpus, lock.LOCK), content, digest, age)
 
 
 def shown(status: Status) -> Group:
@@ -188,16 +186,18 @@ def _lives(corpus: Folder, progress: dict[str, Any], age: float) -> bool:
 
 
 def _is_here(process: int, progress: dict[str, Any]) -> bool:
-    """Does the process live on this machine, and is it the one that began the run and not a later one of its number?"""
+    """May the process that began the run live on this machine? False where it surely does not. No clock of the day is asked, for
+    one may be set while a run lasts; of a machine before it was started anew, or of another container, nothing is known here."""
+    here, told = lock._process(os.getpid()), progress.get("identity")
+    told = told if isinstance(told, dict) else {}
+    if not here or (told and any(told.get(key) != here[key] for key in ("boot", "namespace"))):
+        return True
     try:
-        with open(f"/proc/{process}/stat") as file:
-            state, *numbers = file.read().rpartition(")")[2].split()
-        with open("/proc/uptime") as file:
-            booted = time.time() - float(file.read().split()[0])
+        with open(f"/proc/{process}/stat", "rb") as file:
+            state, *numbers = file.read().rpartition(b")")[2].split()
     except (OSError, ValueError):
         return False
-    began = booted + int(numbers[18]) / os.sysconf("SC_CLK_TCK")
-    return state not in ("Z", "X") and began < _number(progress.get("started")) + CLOCK_SECONDS
+    return state not in (b"Z", b"X") and (not told or told.get("began") == numbers[18].decode())
 
 
 def _step(told: dict[str, Any]) -> StepTally:

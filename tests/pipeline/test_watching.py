@@ -152,7 +152,7 @@ def test_status_of_a_killed_run_says_that_it_is_dead(small: Recipe, tmp_path: Pa
         while process.poll() is None and not list(corpus.glob("receipts/*/*.json")):
             pass
         process.send_signal(signal.SIGKILL)
-        while process.returncode is None and status._is_here(process.pid, {"started": time.time()}):
+        while process.returncode is None and status._is_here(process.pid, {}):
             pass  # dead, and not yet asked for: a zombie still has its number
         code, said = asked(corpus)
         process.wait()
@@ -368,3 +368,42 @@ def test_a_journal_that_cannot_be_read_is_trouble_and_no_run_that_ended(
     monkeypatch.setattr("time.sleep", lambda _: None)
     result = CliRunner().invoke(app, ["status", str(corpus), "--watch"])
     assert (result.exit_code, result.stdout) == (1, ""), "a watch of what stays unreadable ends, and says why"
+
+
+def test_after_another_recipe_failed_a_run_with_nothing_to_do_is_the_latest_and_finished(small: Recipe, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    digest = build(small, corpus, 1000).manifest.digest
+    other = tmp_path / "other.yaml"
+    other.write_text(Path(small.path).read_text().replace("min_words: 50", "min_words: 60"))
+    with pytest.raises(RunFailed):
+        build(Recipe.load(other), corpus, 1000, Failing("docs.2.rules"))
+    assert asked(corpus)[0] == 1
+    assert not any(build(small, corpus, 1000).ran.values())
+    code, said = asked(corpus)
+    assert (code, "failed" in said, "start the same command" in said) == (0, False, False)
+    assert f"digest {digest}" in said
+    told = json.loads(asked(corpus, "--json")[1])
+    assert (told["state"], told["digest"], told["documents_in"], told["documents_removed"]) == ("finished", digest, 12, 3)
+    assert [one["event"] for one in events(corpus)] == ["run_started", "nothing_to_do", "run_finished"]
+    before = (corpus / LATEST).read_text()
+    build(small, corpus, 1000)
+    assert (corpus / LATEST).read_text() == before
+
+
+def test_a_clock_that_was_set_makes_no_live_run_dead_and_a_number_given_again_no_dead_one_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "LOCAL_SECONDS", 0.01)
+    corpus = Folder(tmp_path)
+    day = 86400.0
+    with Journal(corpus, Tally("recipe.yaml", str(tmp_path), 1, started=time.time() - day)):
+        assert look(corpus).state == "running", "it began a day before its process did: the clock was set forward"
+        name = f"runs/{(tmp_path / LATEST).read_text()}/progress.json"
+        told = json.loads((tmp_path / name).read_text())
+    later = {**told, "started": time.time() + day, "updated": time.time()}
+    corpus.write(name, json.dumps(later).encode())
+    assert look(corpus).state == "running", "and back"
+    corpus.write(name, json.dumps({**later, "identity": {**told["identity"], "began": "1"}}).encode())
+    assert look(corpus).state == "dead", "another process has its number now"
+    corpus.write(name, json.dumps({**later, "process": 1 << 22, "identity": {**told["identity"], "boot": "another"}}).encode())
+    assert look(corpus).state == "running", "a machine of the same name, heard of just now"
