@@ -15,11 +15,12 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from types import TracebackType
 from typing import Any
 
 from manifests.storage import Folder, StorageError
+from manifests.terminal import visible
 from pipeline import lock
 from pipeline.receipts import Receipt
 from pipeline.tally import StepTally, Tally, documents, read_bytes
@@ -33,6 +34,8 @@ LOCAL_SECONDS = 2.0
 REMOTE_SECONDS = 10.0
 SEGMENT_BYTES = 1 << 20
 SEGMENT_SECONDS = 60.0
+KEPT_BYTES = 1 << 24
+"""Of lines that wait to be written; when more wait the oldest go, and the run says at its end how many."""
 TROUBLE = (OSError, StorageError)
 LONGEST_NAME = 255
 """No file system has longer ones, and no run has."""
@@ -69,17 +72,23 @@ class Journal:
         self.folder = f"{RUNS}/{tally.run}"
         self.trouble: str | None = None
         """Why it could not be written, if so."""
+        self.lost = 0
+        """Lines that went unwritten."""
         self._identity = lock._process(tally.process)
         """What tells this process from any other, by no clock (see `pipeline.lock`)."""
-        self._lines: list[bytes] = []
+        self._lines: deque[bytes] = deque()
+        self._waiting = 0
+        """Bytes of `_lines`."""
+        self._named = False
         self._segment, self._cut = 0, time.monotonic()
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        """Of the lines, and held only while one is put there: whoever has something to tell waits for no store."""
+        self._writer = threading.Lock()
         self._stop = threading.Event()
         self._beat = threading.Thread(target=self._keep_writing, name=f"journal of {corpus.url}", daemon=True)
 
     def __enter__(self) -> Journal:
         self._write_progress()
-        self._write(LATEST, self.tally.run.encode())
         about = {key: getattr(self.tally, key) for key in ("recipe", "corpus", "host", "process")}
         self.event("run_started", **about)
         self._beat.start()
@@ -99,7 +108,9 @@ class Journal:
             f"run_{tally.state}", message=tally.message, digest=tally.digest, seconds=round(tally.ended - tally.started, 3)
         )
         self._flush()
-        self._write_progress()
+        whole = self._write_progress()
+        if self._lines or self.lost or not whole:
+            self._tell_trouble()
 
     def step_started(self, step: StepTally) -> None:
         declared = {"cpus": step.resources.cpus, "memory": step.resources.memory, "gpus": step.resources.gpus}
@@ -124,11 +135,13 @@ class Journal:
 
     def event(self, event: str, **fields: Any) -> None:
         """One line of the log."""
-        line = json.dumps({"time": round(time.time(), 3), "run": self.tally.run, "event": event, **fields}, ensure_ascii=True)
+        told = line(self.tally.run, event, **fields)
         if self.echo:
-            print(line, file=sys.stderr, flush=True)
+            print(told, file=sys.stderr, flush=True)
         with self._lock:
-            self._lines.append(line.encode() + b"\n")
+            self._lines.append(told.encode() + b"\n")
+            self._waiting += len(self._lines[-1])
+            self._drop()
 
     def _keep_writing(self) -> None:
         pause = LOCAL_SECONDS if self.corpus.local else REMOTE_SECONDS
@@ -139,36 +152,78 @@ class Journal:
                 self._write_progress()
             self._flush(ended=False)
 
-    def _write_progress(self) -> None:
+    def _write_progress(self) -> bool:
+        """Whether all was written: the state, and once, after the first, which run is the latest."""
         told = {**self.tally.as_json(), "identity": self._identity}
-        self._write(f"{self.folder}/{PROGRESS}", json.dumps(told).encode())
+        written = self._write(f"{self.folder}/{PROGRESS}", json.dumps(told).encode())
+        if not self._named:
+            self._named = self._write(LATEST, self.tally.run.encode())
+        return written and self._named
 
     def _flush(self, ended: bool = True) -> None:
-        with self._lock:
-            if not self.corpus.local and not ended:
-                waiting = sum(map(len, self._lines))
-                if waiting < SEGMENT_BYTES and time.monotonic() - self._cut < SEGMENT_SECONDS:
+        """Writes the lines that wait; those that cannot be written wait for the next time."""
+        with self._writer:
+            with self._lock:
+                few = self._waiting < SEGMENT_BYTES and time.monotonic() - self._cut < SEGMENT_SECONDS
+                if few and not self.corpus.local and not ended:
                     return
-            lines, self._lines = self._lines, []
+                lines = list(self._lines)
+                self._lines.clear()
+                self._waiting = 0
             if not lines:
                 return
-            if not self.corpus.local:
-                self._write(f"{self.folder}/log-{self._segment:05d}.jsonl", b"".join(lines))
+            data = b"".join(lines)
+            if self._append(data) if self.corpus.local else self._write(f"{self.folder}/log-{self._segment:05d}.jsonl", data):
                 self._segment, self._cut = self._segment + 1, time.monotonic()
                 return
-            path = self.corpus.path(f"{self.folder}/log.jsonl")
-            try:
-                os.makedirs(os.path.dirname(path), exist_ok=True)
-                with open(path, "ab") as file:
-                    file.write(b"".join(lines))
-            except OSError as error:
-                self.trouble = str(error)
+            with self._lock:
+                self._lines.extendleft(reversed(lines))
+                self._waiting += len(data)
+                self._drop()
 
-    def _write(self, name: str, data: bytes) -> None:
+    def _drop(self) -> None:
+        while self._waiting > KEPT_BYTES:
+            self._waiting -= len(self._lines.popleft())
+            self.lost += 1
+
+    def _append(self, data: bytes) -> bool:
+        """Adds to the log on a disk, all or nothing: what a full disk took of a line is taken back."""
+        path = self.corpus.path(f"{self.folder}/log.jsonl")
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "ab", buffering=0) as file:
+                before, left = file.seek(0, os.SEEK_END), memoryview(data)
+                try:
+                    while left:
+                        left = left[file.write(left) :]
+                except OSError:
+                    file.truncate(before)
+                    raise
+        except OSError as error:
+            self.trouble = str(error)
+            return False
+        return True
+
+    def _write(self, name: str, data: bytes) -> bool:
         try:
             self.corpus.write(name, data)
         except TROUBLE as error:
             self.trouble = str(error)
+            return False
+        return True
+
+    def _tell_trouble(self) -> None:
+        lost = self.lost + len(self._lines)
+        text = f"the journal of this run could not be written whole, {lost:,} of its lines are lost: {self.trouble}"
+        if self.echo:
+            print(line(self.tally.run, "journal_incomplete", message=text), file=sys.stderr, flush=True)
+        else:
+            print(visible(f"warning: {text}"), file=sys.stderr, flush=True)
+
+
+def line(run: str, event: str, **fields: Any) -> str:
+    """A line of a log: one JSON object."""
+    return json.dumps({"time": round(time.time(), 3), "run": run, "event": event, **fields}, ensure_ascii=True)
 
 
 def _nothing(error: OSError | StorageError) -> dict[str, Any]:

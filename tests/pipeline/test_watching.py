@@ -233,11 +233,15 @@ def test_log_json_is_lines_of_json_and_nothing_else_on_standard_error(small: Rec
     assert "docs.1.measure" in plain.stderr.partition("where the time went")[2]
 
 
-def test_a_journal_that_cannot_be_written_stops_nothing(small: Recipe, tmp_path: Path) -> None:
+def test_a_journal_that_cannot_be_written_stops_nothing_and_is_said_once(
+    small: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "runs").write_bytes(b"a file where a folder should be")
     digest = build(small, tmp_path / "corpus", 1000).manifest.digest
+    assert capsys.readouterr().err.count("warning: the journal of this run could not be written whole") == 1
     assert digest == build(small, tmp_path / "fresh").manifest.digest
+    assert capsys.readouterr().err == ""
 
 
 def test_a_run_that_finds_nothing_to_do_leaves_the_journal_of_the_one_that_did_it(small: Recipe, tmp_path: Path) -> None:
@@ -407,3 +411,53 @@ def test_a_clock_that_was_set_makes_no_live_run_dead_and_a_number_given_again_no
     assert look(corpus).state == "dead", "another process has its number now"
     corpus.write(name, json.dumps({**later, "process": 1 << 22, "identity": {**told["identity"], "boot": "another"}}).encode())
     assert look(corpus).state == "running", "a machine of the same name, heard of just now"
+
+
+def test_lines_that_could_not_be_written_are_written_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "runs").write_bytes(b"a file where a folder should be")
+    with Journal(Folder(tmp_path), Tally("recipe.yaml", str(tmp_path), 1)) as journal:
+        journal.event("one")
+        journal._flush()
+        assert journal.trouble
+        (tmp_path / "runs").unlink()
+        journal.event("two")
+    assert [one["event"] for one in events(tmp_path)] == ["run_started", "one", "two", "run_finished"]
+    assert capsys.readouterr().err == "", "nothing is missing"
+
+
+def test_lines_that_wait_are_bounded_and_those_lost_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pipeline.journal.KEPT_BYTES", 2000)
+    (tmp_path / "runs").write_bytes(b"a file where a folder should be")
+    with Journal(Folder(tmp_path), Tally("recipe.yaml", str(tmp_path), 1)) as journal:
+        for number in range(100):
+            journal.event("something", number=number)
+            journal._flush()
+        assert sum(map(len, journal._lines)) <= 2000
+        (tmp_path / "runs").unlink()
+    told = events(tmp_path)
+    assert [one["number"] for one in told[:-1]] == list(range(101 - len(told), 100)), "the newest stay"
+    assert f"{102 - len(told)} of its lines are lost" in capsys.readouterr().err
+
+
+def test_an_event_waits_for_no_slow_store(tmp_path: Path) -> None:
+    """The store here is a pipe that nobody reads yet."""
+    corpus = Folder(tmp_path)
+    journal = Journal(corpus, Tally("recipe.yaml", str(tmp_path), 1))
+    log = tmp_path / "runs" / journal.tally.run / "log.jsonl"
+    log.parent.mkdir(parents=True)
+    os.mkfifo(log)
+    journal.event("one")
+    writing = threading.Thread(target=journal._flush, daemon=True)
+    writing.start()
+    while journal._lines:
+        pass  # until the writer has taken them
+    telling = threading.Thread(target=journal.event, args=("two",), daemon=True)
+    telling.start()
+    telling.join(60)
+    told = not telling.is_alive()
+    with open(log, "rb") as reader:
+        writing.join(60)
+        reader.read()
+    assert told and writing.is_alive() is False
