@@ -50,12 +50,11 @@ def run(
         bool, typer.Option("--changed-inputs", help="input files that changed since the last run are meant to")
     ] = False,
     log_json: Annotated[bool, typer.Option("--log-json", help="log on standard error as JSON lines, for machines")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="say nothing but errors and the result")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="say nothing but errors, warnings and the result")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="show the traces of failing parts")] = False,
 ) -> None:
     """Build the corpus of a recipe, or go on with it; what is done already is not done again."""
     from manifests.storage import Folder, StorageError
-    from pipeline import summary
     from pipeline.execution import make_executor
     from pipeline.inputs import InputError
     from pipeline.lock import Locked
@@ -99,8 +98,9 @@ def run(
     tokens = sum(shard.tokens for shard in content.shards)
     parts = sum(result.ran.values())
     typer.echo(f"{corpus}: {documents_in:,} documents in, {kept:,} kept, {documents_in - kept:,} removed, {tokens:,} tokens")
-    for line in [*summary.remarks(content), *summary.outdated(folder, result.manifest)]:
-        typer.echo(visible(line), err=True)
+    for remark in () if log_json else result.remarks:  # the log has said them
+        if not (quiet and remark.startswith("note:")):
+            typer.echo(visible(remark), err=True)
     typer.echo(f"{'nothing to do' if not parts else f'{parts} parts run'}; digest {result.manifest.digest}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import sys
 import time
 from array import array
 from collections import Counter
@@ -18,7 +19,7 @@ from pipeline import known_inputs, lock, receipts, standing
 from pipeline.execution import Executor
 from pipeline.finish import finish, plan_digest
 from pipeline.inputs import PART_BYTES, InputError, source_folder
-from pipeline.journal import Journal, latest
+from pipeline.journal import Journal, latest, line
 from pipeline.metrics import Metrics
 from pipeline.plan import make_plan
 from pipeline.progress import Progress
@@ -26,7 +27,7 @@ from pipeline.receipts import Packed, Receipt, Receipts
 from pipeline.recipe import Recipe
 from pipeline.resources import MIB
 from pipeline.steps import Done, Plan, Step
-from pipeline.summary import changes, removals_so_far
+from pipeline.summary import changes, outdated, remarks, removals_so_far
 from pipeline.tally import StepTally, Tally
 from pipeline.work import STEPS, Work
 
@@ -54,6 +55,8 @@ class Result:
     manifest: Manifest
     ran: dict[str, int] = field(default_factory=dict)
     """Step → parts that ran now; the others were done before."""
+    remarks: list[str] = field(default_factory=list)
+    """What a person should hear, `warning: …` or `note: …`; it stands in the log of the run too."""
 
 
 @dataclass
@@ -125,13 +128,17 @@ def run(
             )
             standing.save(corpus, plan, plan_digest(plan, done))
             tally.digest = manifest.digest
+            said = _remarks(corpus, manifest)
+            for one in said:
+                journal.event("remark", message=one)
         progress.times(tally)
-        return Result(manifest, ran)
+        return Result(manifest, ran, said)
 
 
 def _nothing_to_do(corpus: Folder, recipe: Recipe, plan: Plan, manifest: Manifest, echo: bool) -> Result:
     """The corpus stands as the recipe wants it. Where the latest run ended otherwise, such as one of another recipe that failed,
     this one says so in its place; else the journal of the run that made the corpus stays the latest."""
+    said = _remarks(corpus, manifest)
     try:
         last = latest(corpus)
     except OSError:
@@ -143,7 +150,23 @@ def _nothing_to_do(corpus: Folder, recipe: Recipe, plan: Plan, manifest: Manifes
             tally.removed.setdefault(count.stage, Counter()).update(count.removed)
         with Journal(corpus, tally, echo) as journal:
             journal.event("nothing_to_do", digest=manifest.digest)
-    return Result(manifest, dict.fromkeys((step.name for step in plan.steps), 0))
+            for one in said:
+                journal.event("remark", message=one)
+    elif echo:
+        run = str(last.get("run") or "")
+        print(line(run, "nothing_to_do", digest=manifest.digest), file=sys.stderr)
+        for one in said:
+            print(line(run, "remark", message=one), file=sys.stderr, flush=True)
+    return Result(manifest, dict.fromkeys((step.name for step in plan.steps), 0), said)
+
+
+def _remarks(corpus: Folder, manifest: Manifest) -> list[str]:
+    """A corpus that is built is built, whether or not its folder can be looked at once more."""
+    said = remarks(manifest.content)
+    try:
+        return [*said, *outdated(corpus, manifest)]
+    except OSError as error:
+        return [*said, f"warning: whether other manifests in {corpus.url} still fit cannot be told: {error}"]
 
 
 def check_apart(recipe: Recipe, corpus: Folder) -> None:

@@ -222,11 +222,18 @@ def test_a_document_that_a_stage_broke_on_is_in_the_log(tmp_path: Path) -> None:
 
 
 def test_log_json_is_lines_of_json_and_nothing_else_on_standard_error(small: Recipe, tmp_path: Path) -> None:
+    (tmp_path / "docs" / "x.txt").write_text("no pattern takes it")
+    remark = "note: docs: files of the source that no pattern takes: .txt 1"
     command = ["run", small.path, "--corpus", str(tmp_path / "corpus"), "--executor", "inline", "--log-json"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0
     told = [json.loads(line) for line in result.stderr.splitlines()]
     assert told == events(tmp_path / "corpus")
+    assert [one["message"] for one in told if one["event"] == "remark"] == [remark]
+    again = [json.loads(line) for line in CliRunner().invoke(app, command).stderr.splitlines()]
+    assert [(one["event"], one.get("message")) for one in again] == [("nothing_to_do", None), ("remark", remark)]
+    assert CliRunner().invoke(app, [*command[:-1], "--quiet"]).stderr == ""
+    assert CliRunner().invoke(app, command[:-1]).stderr == f"{remark}\n"
     plain = CliRunner().invoke(app, ["run", small.path, "--corpus", str(tmp_path / "plain"), "--executor", "inline"])
     assert Manifest.load(Folder(tmp_path / "plain")).digest == told[-1]["digest"]
     assert "where the time went" in plain.stderr
@@ -461,3 +468,11 @@ def test_an_event_waits_for_no_slow_store(tmp_path: Path) -> None:
         writing.join(60)
         reader.read()
     assert told and writing.is_alive() is False
+
+
+def test_quiet_leaves_warnings(tmp_path: Path) -> None:
+    recipe = write_small(tmp_path, {"a.jsonl": [{"text": "too short"}]}, small_recipe(STAGES))
+    (tmp_path / "docs" / "x.txt").write_text("no pattern takes it")
+    command = ["run", recipe.path, "--corpus", str(tmp_path / "corpus"), "--executor", "inline", "--quiet"]
+    (said,) = CliRunner().invoke(app, command).stderr.splitlines()
+    assert said.startswith("warning: docs: 0 of 1 documents kept")
