@@ -109,6 +109,18 @@ def test_a_node_that_goes_and_one_that_comes_in_mid_run_change_no_byte(
     is_whole(Folder(tmp_path / "corpus"), unbroken)
 
 
+def test_a_run_waits_for_the_first_node_of_a_cluster_and_asks_it_for_no_more_than_it_has(
+    faults: Faults, recipe: Recipe, unbroken: Manifest, tmp_path: Path
+) -> None:
+    with cluster(0, faults.environment) as empty:
+        driver = empty.driver(recipe.path, tmp_path / "corpus", "--resources", "obey:cpus=64,memory=100TiB")
+        wait_for(tmp_path / "corpus" / "runs" / "latest", driver)
+        empty.add()
+        code, said = ended(driver)
+    assert code == 0, said
+    is_whole(Folder(tmp_path / "corpus"), unbroken)
+
+
 def test_on_an_object_store_a_killed_driver_is_followed_by_another_at_once(
     two_nodes: Cluster, store: FaultyStore, faults: Faults, recipe: Recipe, unbroken: Manifest
 ) -> None:
