@@ -221,6 +221,7 @@ class Idle(InlineExecutor):
         self.event = event
 
     def run(self, corpus_url: str, works: list[Work]) -> Generator[Any, None, None]:
+        yield None
         self.event()
         yield None
         raise AssertionError("the run went on without its lock")
