@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import threading
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -54,6 +55,8 @@ class FaultyStore:
         self.server.start()
         self.host, self.port = self.server.get_host_and_port()
         self.direct = f"http://{self.host}:{self.port}"
+        # moto's servers in one process share what they hold: another module's bucket may be there.
+        urllib.request.urlopen(f"{self.direct}/moto-api/reset", data=b"").close()
         self.strikes: list[Strike] = []
         self.lock = threading.Lock()
         self.proxy = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())

@@ -159,6 +159,7 @@ def other_recipe(folder: Path) -> Recipe:
     return write_small(folder / "other", {"b.jsonl": [{"text": article("b")}]}, small_recipe([]))
 
 
+@pytest.mark.slow
 def test_a_run_that_lost_its_lock_in_mid_run_leaves_the_other_s_corpus_alone(
     store: FaultyStore, recipe: Recipe, tmp_path: Path
 ) -> None:
@@ -169,6 +170,7 @@ def test_a_run_that_lost_its_lock_in_mid_run_leaves_the_other_s_corpus_alone(
     assert list(verify(folder, Manifest.load(folder))) == []
 
 
+@pytest.mark.slow
 def test_of_two_finishers_the_one_that_holds_the_lock_writes_the_manifest(
     store: FaultyStore, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,7 +100,7 @@ def test_two_ray_workers_give_the_same_bytes_as_this_process(crawl: Crawl, refer
 @pytest.mark.parametrize(
     "drivers",
     [
-        pytest.param([["--workers", "1"], INLINE, INLINE, INLINE], id="ray-once"),
+        pytest.param([["--workers", "1"], INLINE, INLINE, INLINE], id="ray-once", marks=pytest.mark.slow),
         pytest.param(
             [["--workers", "2"], ["--workers", "1"], ["--workers", "2"], ["--workers", "1"]],
             id="ray-always",

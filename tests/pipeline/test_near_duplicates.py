@@ -115,6 +115,7 @@ def two_workers() -> Iterator[RayExecutor]:
     executor.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scope", ["corpus", "component"])
 @pytest.mark.parametrize("chain", ["closure", "direct"])
 def test_the_same_documents_go_for_the_same_reasons_however_the_work_is_cut(

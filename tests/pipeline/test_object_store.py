@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+import urllib.request
 import uuid
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -51,6 +52,8 @@ def store() -> Iterator[str]:
         import s3fs
 
         s3fs.S3FileSystem.clear_instance_cache()
+        # moto's servers in one process share what they hold: another module's bucket may be there.
+        urllib.request.urlopen(f"http://{host}:{port}/moto-api/reset", data=b"").close()
         s3fs.S3FileSystem().mkdir("corpora")
         yield "s3://corpora"
         s3fs.S3FileSystem.clear_instance_cache()

@@ -85,6 +85,7 @@ def test_every_page_is_accounted_for_and_errors_on_the_sample_are_in_the_manifes
     assert manifest.content.decontamination == []
 
 
+@pytest.mark.slow
 def test_the_corpus_is_the_same_however_the_pages_are_cut_into_parts(tmp_path: Path) -> None:
     loaded = Recipe.load(str(recipe(tmp_path, {"keep": ["en"], "sample": 0.3})))
     digests = set()

@@ -21,6 +21,7 @@ from manifests.manifest import Manifest
 from manifests.storage import Folder
 from manifests.verify import verify
 from pipeline import relay_steps, shuffle, steps
+from pipeline.cleaning import clean
 from pipeline.plan import make_plan
 from pipeline.receipts import Receipt
 from pipeline.relay_steps import MOST_PIECES, Relay, Shape
@@ -198,7 +199,8 @@ def test_a_run_killed_among_its_relays_goes_on_where_it_was(tmp_path: Path, monk
     monkeypatch.setattr(relay_steps, "MOST_PIECES", MOST_PIECES)
     assert not any(build(recipe, corpus, part_bytes=1).ran.values()), "relays are no part of what their readers are known by"
     assert list(verify(Folder(corpus), Manifest.load(Folder(corpus)))) == []
-    assert not list(corpus.glob("steps/*/lists")), "lists go with their step"
+    clean(Folder(corpus))
+    assert not list(corpus.glob("steps/*/lists/*/*")), "lists go with their step, and those of the killed run with `clean`"
 
 
 def test_a_plan_has_relays_only_where_files_times_partitions_are_many(tmp_path: Path) -> None:

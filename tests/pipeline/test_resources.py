@@ -218,6 +218,7 @@ def one_worker() -> Iterator[RayExecutor]:
     executor.close()
 
 
+@pytest.mark.slow
 def test_ray_holds_nothing_after_a_run_and_few_parts_are_in_flight(one_worker: RayExecutor, tmp_path: Path) -> None:
     """And a part that declares more memory or processors than the machine has runs alone, where it would otherwise wait for ever."""
     files = {f"{number:02d}.jsonl": [{"text": article(number)}] for number in range(12)}

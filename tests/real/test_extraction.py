@@ -118,6 +118,7 @@ def test_the_look_before_extraction_is_seldom_wrong_on_real_pages() -> None:
     assert sum(rule["stayed"] for rule in summary["rules"]) <= 0.02 * len(pages)
 
 
+@pytest.mark.slow
 def test_a_corpus_with_every_page_sampled_keeps_what_it_keeps_without_the_look(tmp_path: Path) -> None:
     (tmp_path / "pages").symlink_to(DATA / "html_gold" / "trafilatura")
     kept: dict[bool, set[str]] = {}

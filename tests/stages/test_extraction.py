@@ -171,6 +171,7 @@ def test_a_table_of_a_million_rows_is_removed_before_it_is_parsed(stage: Extract
     assert rules(verdict) == [None] * 5 + ["extraction.too_many_elements"] + [None] * 5
 
 
+@pytest.mark.slow
 def test_a_table_of_a_million_rows_times_out_alone_where_limits_let_it_pass() -> None:
     table = b"<html><body><table>" + b"<tr><td>1" * 1_000_000 + b"</table></body></html>"
     stage = Extraction(ExtractionOptions(max_elements=10_000_000, cpu_seconds=1))

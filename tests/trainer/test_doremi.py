@@ -139,6 +139,7 @@ def test_the_excess_is_the_mean_of_what_the_proxy_does_worse_token_by_token(
     np.testing.assert_allclose(excess[0], sums / counts, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_files(learned: Path, manifest: Path, tmp_path: Path) -> None:
     learn(manifest, tmp_path / "again")
     for name in (MIXTURE, RECORD):

@@ -205,6 +205,7 @@ def test_the_save_after_one_that_failed_counts_and_the_failure_is_still_told(man
     assert newest is not None and newest.name == "step-00000002"
 
 
+@pytest.mark.slow
 def test_the_command_fails_with_words_when_a_checkpoint_was_not_saved(manifest: Path, tmp_path: Path) -> None:
     command = torchrun(1, manifest, tmp_path / "run", "--steps", "2")
     alone = [sys.executable, "-m", *command[command.index("trainer") :]]

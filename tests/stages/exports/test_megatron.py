@@ -85,14 +85,6 @@ def test_ids_of_32_bits_become_int32(copied: Path, tmp_path: Path) -> None:
         same(read(tmp_path / "out" / component / split), expected)
 
 
-def test_ids_that_int32_does_not_hold_are_refused(copied: Path, tmp_path: Path) -> None:
-    widen(copied, vocabulary=2**31 + 1)
-    result = run("megatron", copied, tmp_path / "out")
-    assert result.exit_code == 1
-    assert "do not fit in int32" in result.output
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_document_of_bos_alone_is_a_sequence_of_nothing_without_it(copied: Path, tmp_path: Path) -> None:
     """Two documents of the first shard become one, and one that is empty."""
     import pyarrow as pa
