@@ -34,8 +34,8 @@ from pipeline.resources import MIB
 from pipeline.run import run
 from pipeline.tally import StepTally, Tally
 
-PAGES = 140_000
-"""About five minutes of one core, most of them extraction."""
+PAGES = 320_000
+"""About five minutes of two cores, most of them extraction."""
 DOCUMENTS = 20_000
 PARTS = 10_000
 PART_MIB = 128

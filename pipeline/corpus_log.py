@@ -25,7 +25,7 @@ from pipeline.tokens import PLACED, write_parquet
 from pipeline.work import Task
 from stages.personal_data import scrub_url
 
-LOG_ROWS = 250_000
+LOG_ROWS = 100_000
 
 
 def write_logs(task: Task) -> None:
