@@ -3,7 +3,8 @@
 The model gives logits; the loss is taken from them here, in float32, and summed in float64 over every text token once. The
 target BOS that ends a document is not text and is left out. The sum is divided by ln 2 times the true UTF-8 bytes that the
 shard index states. Documents longer than T are cut at T as in training, each piece alone in its row, so the figure does
-not depend on packing, batch size or ranks; it does depend on T, and figures at different T do not compare.
+not depend on packing, batch size or ranks; it does depend on T, and figures at different T do not compare. The same sums give the
+figures of each component and, where the document log lies beside the shards, of each language.
 
 A model that looks ahead, or that carries something from row to row, could score anything. So batches drawn at random from
 those that are scored are run again, in their own shape and in unpredictable order: with other tokens from an unpredictable
@@ -29,7 +30,9 @@ import torch
 from torch import Tensor
 
 from manifests.packing import Int64, cut
+from manifests.terminal import visible
 from trainer.corpus import Component, Corpus
+from trainer.languages import LanguagesError, document_languages
 from trainer.ranks import Ranks
 
 Float64 = npt.NDArray[np.float64]
@@ -50,10 +53,10 @@ PROBE_MEAN_TOLERANCE = {"float32": 1e-4, "bfloat16": 1e-3}
 no preferred sign, and in one shape it is the same (docs/training.md has the figures)."""
 DECIDING_FILES = (
     *(f"trainer/{name}.py" for name in (
-        "checkpoint", "configuration", "corpus", "evaluation", "fused", "loader", "model", "parallel", "presets",
+        "checkpoint", "configuration", "corpus", "evaluation", "fused", "languages", "loader", "model", "parallel", "presets",
         "ranks", "scoring",
     )),
-    *(f"manifests/{name}.py" for name in ("manifest", "order", "packing", "rules", "schemas", "shards", "storage")),
+    *(f"manifests/{name}.py" for name in ("manifest", "order", "packing", "rules", "schemas", "shards", "storage", "terminal")),
 )  # fmt: skip
 """Source that decides a score: what evaluating imports of this project, directly or not."""
 BOOTSTRAPS = 1_000
@@ -64,8 +67,23 @@ class EvaluationError(Exception):
 
 
 @dataclass(frozen=True)
+class Group:
+    """The documents of a component, or those in a language, by themselves. `interval` as that of the whole `Score`."""
+
+    val_bpb: float
+    interval: tuple[float, float]
+    nats: float
+    text_bytes: int
+    tokens: int
+    documents: int
+
+
+@dataclass(frozen=True)
 class Score:
-    """The figure with all that is needed to defend it. `interval` is the 95 % bootstrap interval over documents."""
+    """The figure with all that is needed to defend it. `interval` is the 95 % bootstrap interval over documents.
+
+    Groups without any text are left out. `by_language` is known to the first rank, and empty where `languages_unknown` says why.
+    """
 
     val_bpb: float
     nats: float
@@ -85,6 +103,9 @@ class Score:
     probe_mean_tolerance: float
     probe_positions: int
     components: dict[str, float] = field(default_factory=dict)
+    by_component: dict[str, Group] = field(default_factory=dict)
+    by_language: dict[str, Group] = field(default_factory=dict)
+    languages_unknown: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -92,12 +113,11 @@ class Score:
     def describe(self) -> str:
         """The figure and what it means, in a few lines."""
         low, high = self.interval
-        parts = ", ".join(f"{name} {bpb:.4f}" for name, bpb in self.components.items())
         return (
             f"{self.split}: {self.val_bpb:.4f} bits per byte (95 % over documents: {low:.4f} to {high:.4f}), "
             f"T = {self.sequence_length}, {self.dtype}; {self.nats:,.1f} nats over {self.tokens:,} tokens = "
             f"{self.text_bytes:,} bytes of {self.documents:,} documents\n"
-            f"by component: {parts}\n"
+            f"{self._groups()}\n"
             f"documents {self.documents_sha256}\n"
             f"tokenizer {self.tokenizer_sha256}\n"
             f"evaluator {self.evaluator_sha256}\n"
@@ -105,6 +125,20 @@ class Score:
             f"mean change of targets {self.probe_mean_change:.2g} at {self.probe_positions:,} cuts, tolerance "
             f"{self.probe_mean_tolerance:g}"
         )
+
+    def _groups(self) -> str:
+        """A table of both kinds of groups, the widest share of the text first."""
+        lines = []
+        for kind, groups in (("component", self.by_component), ("language", self.by_language)):
+            by_size = sorted(groups.items(), key=lambda item: (-item[1].text_bytes, item[0]))
+            width = max([len(kind), *(len(visible(name)) for name in groups)])
+            lines += [f"{kind:<{width}}  bits per byte     95 % interval          bytes  documents"] if groups else []
+            for name, one in by_size:
+                between = f"{one.interval[0]:.4f} to {one.interval[1]:.4f}"
+                lines.append(
+                    f"{visible(name):<{width}}  {one.val_bpb:>13.4f}  {between:>16}  {one.text_bytes:>13,}  {one.documents:>9,}"
+                )
+        return "\n".join([*lines, *([f"by language: unknown: {self.languages_unknown}"] if self.languages_unknown else [])])
 
 
 def bits_per_byte(sums: Iterable[tuple[float, float]]) -> float:
@@ -157,16 +191,25 @@ def evaluate_bpb(
                 found = row_nats(logits(torch.from_numpy(tokens).to(ranks.device)), on_device)
             np.add.at(by_component[batch.component.name], batch.documents, found.double().sum(dim=1).cpu().numpy())
     difference, mean_change, positions = probe.verdict()
-    nats = [ranks.total(by_component[component.name]) for component in components]
-    sizes = [component.text_bytes for component in components]
-    every_nats, every_size = np.concatenate(nats), np.concatenate(sizes)
+    nats = np.concatenate([ranks.total(by_component[component.name]) for component in components])
+    sizes = np.concatenate([component.text_bytes for component in components])
+    tokens = np.concatenate([component.lengths - 1 for component in components])
+    owner = np.repeat(np.arange(len(components)), [len(component.lengths) for component in components])
+    of_components = _grouped(owner, [component.name for component in components], nats, sizes, tokens)
+    of_languages, languages_unknown = dict[str, Group](), None
+    if ranks.first:
+        try:
+            of_languages = _grouped(*_languages(corpus, components), nats, sizes, tokens)
+        except LanguagesError as error:
+            languages_unknown = str(error)
+    whole = _group(nats, sizes, tokens)
     return Score(
-        val_bpb=bits_per_byte(zip(every_nats.tolist(), every_size.tolist(), strict=True)),
-        nats=math.fsum(every_nats.tolist()),
-        text_bytes=int(every_size.sum()),
-        tokens=int(sum(int((c.lengths - 1).sum()) for c in components)),
-        documents=len(every_nats),
-        interval=_bootstrap(every_nats, every_size),
+        val_bpb=whole.val_bpb,
+        nats=whole.nats,
+        text_bytes=whole.text_bytes,
+        tokens=whole.tokens,
+        documents=whole.documents,
+        interval=whole.interval,
         split=split,
         sequence_length=sequence_length,
         dtype=dtype,
@@ -178,11 +221,10 @@ def evaluate_bpb(
         probe_mean_change=mean_change,
         probe_mean_tolerance=PROBE_MEAN_TOLERANCE[dtype],
         probe_positions=positions,
-        components={
-            c.name: bits_per_byte([(math.fsum(n.tolist()), float(s.sum()))])
-            for c, n, s in zip(components, nats, sizes, strict=True)
-            if s.sum()
-        },
+        components={name: one.val_bpb for name, one in of_components.items()},
+        by_component=of_components,
+        by_language=of_languages,
+        languages_unknown=languages_unknown,
     )
 
 
@@ -344,6 +386,37 @@ def _batches(lengths: Int64, batch_tokens: int) -> Iterator[Int64]:
         rows = max(1, batch_tokens // int(lengths[order[at]]))
         yield order[at : at + rows]
         at += rows
+
+
+def _group(nats: Float64, sizes: Int64, tokens: Int64) -> Group:
+    return Group(
+        val_bpb=bits_per_byte(zip(nats.tolist(), sizes.tolist(), strict=True)),
+        interval=_bootstrap(nats, sizes),
+        nats=math.fsum(nats.tolist()),
+        text_bytes=int(sizes.sum()),
+        tokens=int(tokens.sum()),
+        documents=len(nats),
+    )
+
+
+def _grouped(owner: Int64, names: Sequence[str], nats: Float64, sizes: Int64, tokens: Int64) -> dict[str, Group]:
+    """The groups of documents that have text, by name; `owner` is the number of each document's group."""
+    found = {}
+    for number in sorted(range(len(names)), key=lambda number: names[number]):
+        mine = owner == number
+        if sizes[mine].sum():
+            found[names[number]] = _group(nats[mine], sizes[mine], tokens[mine])
+    return found
+
+
+def _languages(corpus: Corpus, components: Sequence[Component]) -> tuple[Int64, list[str]]:
+    """(the number of each document's language, all components one after the other; the languages)."""
+    numbers: dict[str, int] = {}
+    owners = []
+    for component in components:
+        codes, names = document_languages(corpus, component)
+        owners.append(np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)[codes])
+    return np.concatenate(owners), list(numbers)
 
 
 def _bootstrap(nats: Float64, sizes: Int64) -> tuple[float, float]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from manifests.manifest import ComponentRecord, Content, Manifest, Shard, TokenizerRecord
-from manifests.schemas import SHARD_INDEX
+from manifests.manifest import ComponentRecord, Content, LogFile, Manifest, Shard, TokenizerRecord
+from manifests.schemas import DOCUMENT_LOG, SHARD_INDEX, empty_rows
 from manifests.storage import Folder
 
 BOS = 0
@@ -26,9 +26,10 @@ def build_corpus(
     vocabulary: int = VOCABULARY,
     dtype: str = "uint16",
     bytes_a_token: int = 3,
+    language: Callable[[str], str | None] | None = None,
 ) -> Path:
     """Writes a corpus of `(component, split): shards` and returns its manifest's path. Every token stands for
-    `bytes_a_token` bytes of text."""
+    `bytes_a_token` bytes of text. With `language`, of an id, there is a document log too."""
     target = Folder(str(folder))
     tokenizer = target.write("tokenizer.json", b'{"version": "1.0"}')
     listed: list[Shard] = []
@@ -54,6 +55,8 @@ def build_corpus(
     content.tokenizer = TokenizerRecord.model_construct(
         sha256=tokenizer.sha256, vocabulary=vocabulary, dtype=dtype, bos_id=BOS, special_tokens={"<|bos|>": BOS}
     )
+    if language is not None:
+        content.logs = [_write_documents(target, name, listed, language) for name in names]
     Manifest.seal(content, {}).save(target)
     return folder / "manifest.json"
 
@@ -112,3 +115,21 @@ def _write_shard(
         sha256=shard.sha256,
         index_sha256=out.written.sha256,
     )
+
+
+def _write_documents(target: Folder, component: str, shards: list[Shard], language: Callable[[str], str | None]) -> LogFile:
+    """One log of a component's documents, by id and so in another order than the shards."""
+    rows = []
+    for shard in (shard for shard in shards if shard.component == component):
+        index = pq.read_table(target.path(shard.index)).to_pylist()
+        rows += [{**row, "split": shard.split, "shard": shard.path, "text_bytes": row["bytes"]} for row in index]
+    rows.sort(key=lambda row: str(row["id"]))
+    columns = {name: pa.array([row[name] for row in rows]) for name in ("id", "split", "shard", "start", "tokens", "text_bytes")}
+    columns["component"] = pa.array([component] * len(rows))
+    columns["file"] = pa.array([str(row["id"]).split("/", 1)[1].rsplit("#")[0] for row in rows])
+    columns["position"] = pa.array([int(str(row["id"]).rsplit("#")[1]) for row in rows])
+    columns["language"] = pa.array([language(str(row["id"])) for row in rows], pa.string())
+    path = f"logs/documents/{component}/00000.parquet"
+    with target.writer(path) as out:
+        pq.write_table(empty_rows(DOCUMENT_LOG, len(rows), **columns), out, row_group_size=7)
+    return LogFile(kind="documents", path=path, rows=len(rows), bytes=out.written.size, sha256=out.written.sha256)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import io
 import math
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 import torch.nn.functional as F
@@ -103,6 +105,65 @@ def test_what_stands_beside_the_figure_says_what_was_scored(corpus: Corpus) -> N
     assert found.components == {"toy": found.val_bpb}
     for part in ("T = 16", found.documents_sha256, found.tokenizer_sha256, found.evaluator_sha256):
         assert part in found.describe()
+
+
+def test_components_and_languages_have_figures_of_their_own(tmp_path: Path) -> None:
+    """Documents of several shards, told apart through a log in another order; a token is 3 bytes, and all cost as much."""
+    texts = {
+        ("web", "validation"): [documents_of_lengths([9, 17, 4]), documents_of_lengths([30, 6, 1])],
+        ("books", "validation"): [documents_of_lengths([5, 8])],
+        ("books", "train"): [documents_of_lengths([50])],
+    }
+    spoken = {"web/validation.jsonl#0": "de", "web/validation.jsonl#1000000": "de", "books/validation.jsonl#1": "de"}
+    manifest = build_corpus(tmp_path, texts, language=lambda id_: spoken.get(id_, None if "books" in id_ else "fr"))
+    found = score(bigram, Corpus.open(manifest))
+    expected = {"web": [9, 17, 4, 30, 6, 1], "books": [5, 8], "de": [9, 30, 8], "fr": [17, 4, 6, 1], "und": [5]}
+    assert list(found.by_component) == ["books", "web"]
+    assert list(found.by_language) == ["de", "fr", "und"]
+    assert found.languages_unknown is None
+    for name, group in {**found.by_component, **found.by_language}.items():
+        tokens = sum(expected[name]) - len(expected[name])
+        assert (group.documents, group.tokens, group.text_bytes) == (len(expected[name]), tokens, 3 * tokens)
+        assert group.interval[0] <= group.val_bpb <= group.interval[1]
+        assert group.val_bpb == pytest.approx(group.nats / math.log(2) / group.text_bytes)
+    for groups in (found.by_component, found.by_language):
+        assert math.fsum(one.nats for one in groups.values()) == pytest.approx(found.nats)
+    assert found.by_language["und"].interval == (found.by_language["und"].val_bpb,) * 2
+    assert "language" in found.describe()
+
+
+def test_each_document_is_counted_in_its_own_language(tmp_path: Path) -> None:
+    """The model knows the token 5 only, which only documents in one language hold."""
+
+    def fives(tokens: torch.Tensor) -> torch.Tensor:
+        return uniform(tokens) + 9.0 * F.one_hot(torch.full_like(tokens, 5), VOCABULARY)
+
+    texts = [[5, 5, 5], [7, 7], [5], [8, 9, 10, 11]]
+    manifest = build_corpus(
+        tmp_path,
+        {("web", "validation"): [texts[:3], texts[3:]]},
+        language=lambda id_: "five" if id_.endswith(("#0", "#2")) else "other",
+    )
+    found = score(fives, Corpus.open(manifest)).by_language
+    assert found["five"].nats == pytest.approx(4 * -math.log(math.exp(9) / (math.exp(9) + VOCABULARY - 1)), rel=1e-4)
+    assert found["other"].nats == pytest.approx(6 * math.log(math.exp(9) + VOCABULARY - 1), rel=1e-4)
+
+
+def test_a_corpus_without_its_log_says_so_and_still_has_a_score(tmp_path: Path, corpus: Corpus) -> None:
+    assert score(bigram, corpus).by_language == {}
+    assert "lists no document log" in (score(bigram, corpus).languages_unknown or "")
+    texts = {("web", "validation"): [documents_of_lengths([9, 17, 4])]}
+    logged = Corpus.open(build_corpus(tmp_path / "logged", texts, language=lambda _: "en"))
+    log = tmp_path / "logged/logs/documents/web/00000.parquet"
+    kept = log.read_bytes()
+    log.unlink()
+    found = score(bigram, logged)
+    assert found.by_language == {}
+    assert "is not beside the shards" in found.describe()
+    log.write_bytes(kept[:-5])
+    assert "cannot be read" in (score(bigram, logged).languages_unknown or "")
+    pq.write_table(pq.read_table(io.BytesIO(kept)).slice(1), log)
+    assert "leaves out 1 documents" in (score(bigram, logged).languages_unknown or "")
 
 
 def looks_ahead(tokens: torch.Tensor) -> torch.Tensor:
