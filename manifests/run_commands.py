@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -14,8 +13,6 @@ from manifests.terminal import visible
 if TYPE_CHECKING:
     from manifests.logs import Logs
     from manifests.trained_on import Stretch, TrainedOn
-
-STEPS_SHOWN = 20
 
 
 def trained_on(
@@ -63,6 +60,7 @@ def trained_on(
 
 
 def _tell_document(joined: TrainedOn, logs: Logs, id_: str | None, url: str | None, as_json: bool, as_csv: bool) -> None:
+    from manifests.audit.training import times_in_words, why_not_trained_on
     from manifests.trained_on import documents_named
 
     documents = documents_named(logs, id_, url)
@@ -84,27 +82,12 @@ def _tell_document(joined: TrainedOn, logs: Logs, id_: str | None, url: str | No
         )
     if give(rows, as_json, as_csv, told, ["id", "url", "step", "epoch", "position", "first_token", "tokens"]):
         return
-    last = joined.ledger.last_step
-    for one in told:
-        times_ = one["served"]
-        if not times_:
-            because = (
-                f"it was removed by {one['removed_by']}"
-                if one["removed_by"]
-                else f"it is in the split {one['split']}"
-                if one["split"] != "train"
-                else f"none of its rows came up in {last:,} steps"
-            )
-            typer.echo(visible(f"{one['id']}: not trained on: {because}"))
-            continue
-        tokens = sum(time["tokens"] for time in times_)
-        epochs = sorted({time["epoch"] for time in times_})
-        typer.echo(
-            visible(
-                f"{one['id']}: {tokens:,} targets of {one['tokens']:,} tokens, in steps "
-                f"{_shown([time['step'] for time in times_])} of {last:,}; epochs {_shown([epoch + 1 for epoch in epochs])}"
-            )
-        )
+    for document, one in zip(documents, told, strict=True):
+        if times := joined.times(document):
+            said = times_in_words(times, document["tokens"], joined.ledger.last_step)
+        else:
+            said = f"not trained on: {why_not_trained_on(document, joined)}"
+        typer.echo(visible(f"{one['id']}: {said}"))
 
 
 def _tell_stretches(
@@ -179,12 +162,6 @@ def _wanted(steps: str | None, last: int) -> tuple[int, int]:
     if not 1 <= first <= final <= last:
         raise typer.BadParameter(f"{steps!r}: the ledger has steps 1 to {last}", param_hint="--steps")
     return first, final
-
-
-def _shown(steps: Sequence[int]) -> str:
-    distinct = sorted(set(steps))
-    more = len(distinct) - STEPS_SHOWN
-    return ", ".join(f"{step:,}" for step in distinct[:STEPS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _fail(message: str) -> NoReturn:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +20,13 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from manifests.identity import DocumentId, url_key
-from manifests.logs import Logs
 from manifests.manifest import Manifest, Shard
 from manifests.order import Order, OrderError, Phase
 from manifests.packing import Int64
 from manifests.storage import Folder, StorageError
+
+if TYPE_CHECKING:
+    from manifests.logs import Logs
 
 LEDGER = "ledger.jsonl"
 TRAINED_SPLIT = "train"
@@ -155,13 +157,17 @@ class _Component:
 
 
 class TrainedOn:
-    """A run, joined with its corpus. LedgerError where the ledger is damaged, or is not of this corpus."""
+    """A run, joined with its corpus. LedgerError where the ledger is damaged, or is not of this corpus.
 
-    def __init__(self, run: Path, corpus: Folder, manifest: Manifest) -> None:
+    `same_shards`: another manifest will do that lists the run's shards, such as one that other components were dropped from:
+    which rows a run consumed depends on its shards alone.
+    """
+
+    def __init__(self, run: Path, corpus: Folder, manifest: Manifest, *, same_shards: bool = False) -> None:
         self.ledger = read_ledger(run)
-        self.manifest = manifest
+        self.corpus, self.manifest = corpus, manifest
         path, header = self.ledger.path, self.ledger.header
-        if header.manifest_digest != manifest.digest:
+        if not same_shards and header.manifest_digest != manifest.digest:
             raise LedgerError(
                 f"{path}: the run consumed the corpus {header.manifest_digest[:12]}…, and {corpus.url} is {manifest.digest[:12]}…"
             )
@@ -189,14 +195,34 @@ class TrainedOn:
         everything = [np.zeros(len(one.lengths), np.int64) for one in self.order.components]
         found = []
         for first, last in bounds:
-            served = [np.zeros(len(one.lengths), np.int64) for one in self.order.components]
-            stop = self.ledger.position_after(last)
-            for at in range(self.ledger.position_after(first - 1), stop, POSITIONS_AT_A_TIME):
-                _serve(self.order, np.arange(at, min(at + POSITIONS_AT_A_TIME, stop)), served)
+            served = self._served(self.ledger.position_after(first - 1), self.ledger.position_after(last))
             for total, some in zip(everything, served, strict=True):
                 total += some
             found.append(self._stretch(first, last, served, names))
         return found, self._stretch(bounds[0][0], bounds[-1][1], everything, names)
+
+    def taken_components(self) -> set[str]:
+        """Components of which the run took a row."""
+        passes = self.order.epochs(self.ledger.position_after(self.ledger.last_step))
+        return {name for name, one in passes.items() if one > 0}
+
+    def documents(self, last_step: int | None = None) -> pa.Table:
+        """One row for each document that the first `last_step` steps (None: all) took some of: component, id, targets (as often
+        as they were served) and tokens (its length, BOS included)."""
+        stop = self.ledger.position_after(self.ledger.last_step if last_step is None else last_step)
+        served = self._served(0, stop)
+        tables = []
+        for component, targets in zip(self.order.components, served, strict=True):
+            touched = np.flatnonzero(targets)
+            ids = pa.chunked_array([_index(self.corpus, shard, ["id"])["id"].combine_chunks() for shard in component.shards])
+            columns = {
+                "component": pa.array([component.name] * len(touched), pa.string()),
+                "id": ids.take(pa.array(touched)),
+                "targets": targets[touched],
+                "tokens": component.lengths[touched],
+            }
+            tables.append(pa.table(columns))
+        return pa.concat_tables(tables)
 
     def times(self, document: dict[str, Any]) -> list[Served]:
         """Every time that a document was trained on, by its row in the document log; empty where it never was."""
@@ -218,6 +244,13 @@ class TrainedOn:
                 step = self.ledger.step_of(position)
                 found.append(Served(step, epoch, position, int(plan.begin[piece]) - begin, int(plan.length[piece])))
         return sorted(found, key=lambda one: (one.position, one.first_token))
+
+    def _served(self, first: int, stop: int) -> list[Int64]:
+        """Of each component: the targets that each of its documents had at positions `first` to `stop`, `stop` excluded."""
+        served = [np.zeros(len(one.lengths), np.int64) for one in self.order.components]
+        for at in range(first, stop, POSITIONS_AT_A_TIME):
+            _serve(self.order, np.arange(at, min(at + POSITIONS_AT_A_TIME, stop)), served)
+        return served
 
     def _stretch(self, first: int, last: int, served: list[Int64], names: _Names) -> Stretch:
         by: dict[str, dict[str, Taken]] = {dimension: {} for dimension in DIMENSIONS}
@@ -328,19 +361,23 @@ def _component(corpus: Folder, name: str, shards: tuple[Shard, ...]) -> _Compone
     starts, lengths = [], []
     shard_starts = np.concatenate([[0], np.cumsum([shard.tokens for shard in shards])]).astype(np.int64)
     for shard, at in zip(shards, shard_starts.tolist(), strict=False):
-        try:
-            data = corpus.read(shard.index)
-            if hashlib.sha256(data).hexdigest() != shard.index_sha256:
-                raise LedgerError(f"{corpus.url}/{shard.index}: not the file that the manifest lists")
-            table = pq.read_table(io.BytesIO(data), columns=["start", "tokens"])
-            start, length = table["start"].to_numpy(), table["tokens"].to_numpy()
-        except (OSError, StorageError, KeyError, pa.ArrowException) as error:
-            raise LedgerError(f"{corpus.url}/{shard.index}: cannot be read: {error}") from None
+        table = _index(corpus, shard, ["start", "tokens"])
+        start, length = table["start"].to_numpy(), table["tokens"].to_numpy()
         if not np.array_equal(start, np.cumsum(length) - length) or int(length.sum()) != shard.tokens:
             raise LedgerError(f"{corpus.url}/{shard.index}: its documents do not cover {shard.path}")
         starts.append(start.astype(np.int64) + at)
         lengths.append(length.astype(np.int64))
     return _Component(name, shards, np.concatenate(starts), np.concatenate(lengths), shard_starts)
+
+
+def _index(corpus: Folder, shard: Shard, columns: list[str]) -> pa.Table:
+    try:
+        data = corpus.read(shard.index)
+        if hashlib.sha256(data).hexdigest() != shard.index_sha256:
+            raise LedgerError(f"{corpus.url}/{shard.index}: not the file that the manifest lists")
+        return pq.read_table(io.BytesIO(data), columns=columns).select(columns)
+    except (OSError, StorageError, KeyError, pa.ArrowException) as error:
+        raise LedgerError(f"{corpus.url}/{shard.index}: cannot be read: {error}") from None
 
 
 def _documents(logs: Logs, component: _Component) -> pa.Table:

@@ -15,6 +15,7 @@ from manifests.terminal import visible
 
 if TYPE_CHECKING:
     from manifests.audit.takedown import Affected, NearDuplicates
+    from manifests.audit.training import Consumed
     from manifests.audit.whatif import WhatIf
     from manifests.logs import Logs
     from manifests.manifest import Manifest
@@ -48,7 +49,6 @@ def why(
     as_csv: CsvOption = False,
 ) -> None:
     """Tell the whole life of a document: source, signals, edits, decision, twin, shard, and which training runs consumed it."""
-    from manifests.audit.training import LedgerError, consumed
     from manifests.commands import not_found, tell
     from manifests.life import lives
 
@@ -57,10 +57,7 @@ def why(
         found = lives(logs, document)
     if not found:
         not_found(corpus, manifest, document)
-    try:
-        runs = [[consumed(one, manifest, life.document) for one in run or []] for life in found]
-    except LedgerError as error:
-        fail(str(error))
+    runs = _runs(folder, manifest, run, [life.document for life in found]) if run else [[] for _ in found]
     rows: list[dict[str, Any]] = [
         {**life.__dict__, **({"runs": [one.as_json() for one in mine]} if run else {})}
         for life, mine in zip(found, runs, strict=True)
@@ -79,6 +76,18 @@ def why(
         tell(life, manifest)
         for one in mine:
             typer.echo(visible(f"trained on by {one.run}: {one.consumed} ({one.because})"))
+
+
+def _runs(folder: Folder, manifest: Manifest, runs: list[str], documents: list[dict[str, Any]]) -> list[list[Consumed]]:
+    """For each document, what each run had of it; the program ends where a ledger cannot be read."""
+    from manifests.audit.training import Run
+    from manifests.trained_on import LedgerError
+
+    try:
+        asked = [Run(one, folder, manifest) for one in runs]
+        return [[one.consumed(document) for one in asked] for document in documents]
+    except LedgerError as error:
+        fail(str(error))
 
 
 @audit.command()

@@ -1,102 +1,141 @@
-"""What training runs had of a document, from their ledgers: `ledger.jsonl` names the corpus, the loader's parameters and the
-positions (rows of T targets) that were consumed.
-
-Which rows hold which document follows from the packing, which belongs to the trainer. From the ledger alone three things are
-sure: another corpus, another split, or a component that had no weight was never served. For the rest the number of passes
-through the document's component is told, which each of its rows was served as often as, rounded down or up.
-"""
+"""What training runs had of a document: which of its tokens, at which steps, exactly (`manifests.trained_on`)."""
 
 from __future__ import annotations
 
-import json
-import math
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from manifests.manifest import Manifest
+import duckdb
+import pyarrow as pa
 
-LEDGER = "ledger.jsonl"
-TRAINED_SPLIT = "train"
+from manifests.identity import DocumentId
+from manifests.logs import Logs
+from manifests.manifest import Manifest, ManifestError, open_corpus
+from manifests.storage import Folder, StorageError
+from manifests.trained_on import TRAINED_SPLIT, LedgerError, Served, TrainedOn, corpus_of, read_ledger
 
-
-class LedgerError(Exception):
-    """A ledger that is missing or is none."""
+NUMBERS_SHOWN = 20
 
 
 @dataclass(frozen=True)
 class Consumed:
-    """consumed: "no", "yes", or "possibly". passes: **estimate** of how often the run went through the document's component."""
+    """What the run in folder `run`, of so many `steps`, had of a document. consumed: yes, no, or unknown where the run was
+    trained on another corpus that cannot be asked. targets: tokens of it that were predicted, counted as often as they were;
+    served: each time that a piece of it came up. `because` says all of it in words."""
 
     run: str
     steps: int
-    consumed: str
-    passes: float | None
+    consumed: Literal["yes", "no", "unknown"]
     because: str
+    targets: int = 0
+    served: list[Served] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def consumed(run: str, manifest: Manifest, document: dict[str, Any]) -> Consumed:
-    """What the run in folder `run` had of a document, by its row in the document log. LedgerError where there is no ledger."""
-    header, ranges = _read(run)
-    steps = max((one["last_step"] for one in ranges), default=0)
-    if header["manifest_digest"] != manifest.digest:
-        return Consumed(
-            run, steps, "no", None, f"it was trained on the corpus {str(header['manifest_digest'])[:12]}…, not on this one"
-        )
-    if document["removed_by"] is not None:
-        return Consumed(run, steps, "no", None, f"the document was removed by {document['removed_by']}")
+class Run:
+    """A training run, asked about documents of one corpus. LedgerError where its ledger is damaged or missing."""
+
+    def __init__(self, run: str, corpus: Folder, manifest: Manifest) -> None:
+        self.folder = run
+        self.ledger = read_ledger(Path(run))
+        header = self.ledger.header
+        self.elsewhere: _Elsewhere | None = None
+        self.joined: TrainedOn | None = None
+        listed = {
+            name: [(one.sha256, one.index_sha256) for one in manifest.shards(TRAINED_SPLIT, name)]
+            for name in manifest.content.components
+        }
+        if header.manifest_digest == manifest.digest or all(listed.get(name) == shards for name, shards in header.loader.shards):
+            self.joined = TrainedOn(Path(run), corpus, manifest, same_shards=True)
+        else:
+            self.elsewhere = _Elsewhere(Path(run), header.manifest_digest)
+
+    def consumed(self, document: dict[str, Any]) -> Consumed:
+        """By a document's row in the document log."""
+        if self.elsewhere is not None:
+            return self.elsewhere.consumed(self.folder, self.ledger.last_step, document)
+        assert self.joined is not None
+        return _told(self.folder, self.joined, document)
+
+
+def times_in_words(times: Sequence[Served], tokens: int, last_step: int) -> str:
+    """ "120 targets of 60 tokens, in steps 3, 9 of 40; epochs 1, 2"."""
+    return (
+        f"{sum(one.tokens for one in times):,} targets of {tokens:,} tokens, in steps "
+        f"{_numbers(one.step for one in times)} of {last_step:,}; epochs {_numbers(one.epoch + 1 for one in times)}"
+    )
+
+
+def why_not_trained_on(document: dict[str, Any], joined: TrainedOn) -> str:
+    """Of a document that was never served."""
+    if document["removed_by"]:
+        return f"it was removed by {document['removed_by']}"
     if document["split"] != TRAINED_SPLIT:
-        return Consumed(run, steps, "no", None, f"the document is in the split {document['split']}, which is not trained on")
-    passes = _passes(header["loader"], ranges, manifest, document["component"])
-    if passes == 0:
-        return Consumed(run, steps, "no", 0.0, f"the run took nothing of component {document['component']}")
-    low, high = math.floor(passes * (1 - SLACK)), math.ceil(passes * (1 + SLACK))
-    often = f"each of its rows {low} or {high} times" if low != high else f"each of its rows {low} times"
-    said = "yes" if low >= 1 else "possibly"
-    return Consumed(run, steps, said, passes, f"it went through component {document['component']} {passes:.2f} times: {often}")
+        return f"it is in the split {document['split']}, which is not trained on" if document["split"] else "it is in no shard"
+    if document["component"] not in joined.taken_components():
+        return f"the run took nothing of component {document['component']}"
+    return f"none of its rows came up in {joined.ledger.last_step:,} steps"
 
 
-SLACK = 0.02
-"""Rows are a little shorter than T on average, and rows are what is counted."""
+def _told(run: str, joined: TrainedOn, document: dict[str, Any], as_: str = "") -> Consumed:
+    times, last = joined.times(document), joined.ledger.last_step
+    if not times:
+        return Consumed(run, last, "no", as_ + why_not_trained_on(document, joined))
+    words = as_ + times_in_words(times, document["tokens"], last)
+    return Consumed(run, last, "yes", words, sum(one.tokens for one in times), times)
 
 
-def _passes(parameters: dict[str, Any], ranges: list[dict[str, int]], manifest: Manifest, component: str) -> float:
-    names = [name for name, _ in parameters["shards"]]
-    if component not in names:
-        return 0.0
-    sizes = {name: manifest.content.components[name].tokens.get(TRAINED_SPLIT, 0) for name in names}
-    rows, start = 0.0, 0
-    for weights, length in parameters["phases"]:
-        stop = math.inf if length is None else start + length
-        taken = sum(max(0, min(one["end_position"], stop) - max(one["first_position"], start)) for one in ranges)
-        shares = weights or sizes
-        total = sum(shares.values())
-        rows += taken * (shares.get(component, 0) / total if total else 0.0)
-        start = 0 if length is None else int(stop)
-    return rows * parameters["sequence_length"] / sizes[component] if sizes[component] else 0.0
+class _Elsewhere:
+    """A run whose shards are not those of the corpus that is asked about. Its own corpus is asked, where the run says it lies:
+    for the same text, under whatever id, or, of a document without a text on record, for the same id."""
 
+    def __init__(self, run: Path, digest: str) -> None:
+        where = corpus_of(run)
+        self.other = f"it was trained on another corpus, {digest[:12]}…"
+        self.joined: TrainedOn | None = None
+        self.why_not = "and does not say where that lay"
+        if where is not None:
+            try:
+                corpus, manifest = open_corpus(where)
+                self.joined = TrainedOn(run, corpus, manifest)
+            except (ManifestError, StorageError, LedgerError, OSError) as error:
+                self.why_not = f"which cannot be asked: {error}"
 
-def _read(run: str) -> tuple[dict[str, Any], list[dict[str, int]]]:
-    path = Path(run)
-    path = path / LEDGER if path.is_dir() else path
-    try:
-        # A killed run can leave half a line, of steps that no checkpoint counts.
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n")[:-1] if line]
-        header, *ranges = lines
-        loader = header["loader"]
-        shards, phases = [name for name, _ in loader["shards"]], [rows for _, rows in loader["phases"]]
-        numbers = [int(one[key]) for one in ranges for key in ("first_position", "end_position", "last_step")]
-        assert (
-            isinstance(header["manifest_digest"], str)
-            and loader["sequence_length"] > 0
-            and shards
-            and phases
-            and len(numbers) >= 0
+    def consumed(self, run: str, steps: int, document: dict[str, Any]) -> Consumed:
+        if self.joined is None:
+            return Consumed(run, steps, "unknown", f"{self.other}, {self.why_not}")
+        try:
+            with Logs(self.joined.corpus, self.joined.manifest, only=["documents"]) as logs:
+                if document["text_sha256"]:
+                    query = (
+                        "select * from documents where text_sha256 = ? and shard is not null order by component, file, position"
+                    )
+                    found, what = logs.sql(query, [document["text_sha256"]]), "this text"
+                else:
+                    wanted = DocumentId(document["component"], document["file"], document["position"])
+                    query = "select * from documents where component = ? and file = ? and position = ?"
+                    found, what = logs.sql(query, list(wanted)), "this document"
+        except (duckdb.Error, pa.ArrowException, StorageError, OSError) as error:
+            return Consumed(run, steps, "unknown", f"{self.other}, whose logs cannot be read: {error}")
+        answers = [_told(run, self.joined, one, f"{self.other}, as {one['id']}: ") for one in found]
+        if not answers:
+            return Consumed(run, steps, "no", f"{self.other}, which does not have {what}")
+        served = [one for one in answers if one.consumed == "yes"] or answers[:1]
+        return Consumed(
+            run,
+            steps,
+            served[0].consumed,
+            "; ".join(one.because for one in served),
+            sum(one.targets for one in served),
+            [time for one in served for time in one.served],
         )
-    except (OSError, ValueError, KeyError, TypeError, AssertionError, AttributeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is no ledger of a training run"
-        raise LedgerError(f"{path}: {reason}") from None
-    return header, ranges
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    distinct = sorted(set(numbers))
+    more = len(distinct) - NUMBERS_SHOWN
+    return ", ".join(f"{one:,}" for one in distinct[:NUMBERS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")

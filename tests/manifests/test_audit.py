@@ -16,7 +16,6 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from manifests.audit.costs import rule_costs
-from manifests.audit.training import LedgerError, consumed
 from manifests.commands import app
 from manifests.logs import Logs
 from manifests.manifest import Manifest
@@ -163,44 +162,6 @@ def test_logs_that_are_damaged_are_an_error_that_says_so(copied: Path) -> None:
         ["takedown", "--domain", "site0.example"],
     ):
         assert "cannot be read" in call(question[0], copied, *question[1:], code=1).stderr
-
-
-def ledger(folder: Path, digest: str, weights: dict[str, float] | None, rows: int, length: int = 100) -> Path:
-    header = {
-        "manifest_digest": digest,
-        "loader_digest": "0",
-        "loader": {"shards": [["books", []], ["web", []]], "sequence_length": length, "phases": [[weights, None]]},
-    }
-    consumed = {"first_step": 1, "last_step": 5, "first_position": 0, "end_position": rows}
-    folder.mkdir()
-    (folder / "ledger.jsonl").write_text(json.dumps(header) + "\n" + json.dumps(consumed) + "\n" + '{"first_st')
-    return folder
-
-
-def test_a_ledger_tells_whether_a_run_had_a_document(finished: Path, manifest: Manifest, tmp_path: Path) -> None:
-    documents = logged(finished, "documents")
-    trained = next(row for row in documents if row["split"] == "train" and row["component"] == "books")
-    held_out = next(row for row in documents if row["split"] == "test")
-    gone = next(row for row in documents if row["removed_by"] is not None)
-    tokens = manifest.content.components["books"].tokens["train"]
-    once = str(ledger(tmp_path / "once", manifest.digest, {"books": 1.0, "web": 0.0}, int(1.5 * tokens / 100)))
-    some = str(ledger(tmp_path / "some", manifest.digest, {"books": 1.0, "web": 1.0}, int(0.5 * tokens / 100)))
-    none = str(ledger(tmp_path / "none", manifest.digest, {"books": 0.0, "web": 1.0}, 1000))
-    other = str(ledger(tmp_path / "other", "f" * 64, None, 1000))
-    assert consumed(once, manifest, trained).consumed == "yes"
-    assert consumed(once, manifest, trained).passes == pytest.approx(1.5, abs=0.02)
-    assert consumed(some, manifest, trained).consumed == "possibly"
-    assert consumed(some, manifest, trained).passes == pytest.approx(0.25, abs=0.02)
-    assert {consumed(run, manifest, row).consumed for run in (once, some) for row in (held_out, gone)} == {"no"}
-    assert consumed(none, manifest, trained).consumed == consumed(other, manifest, trained).consumed == "no"
-    (life,) = answer("why", finished, trained["id"], "--run", once, "--run", other)
-    assert [one["consumed"] for one in life["runs"]] == ["yes", "no"]
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "ledger.jsonl").write_text("[1]\n")
-    for run in (tmp_path / "broken", tmp_path / "nowhere"):
-        with pytest.raises(LedgerError):
-            consumed(str(run), manifest, trained)
-        assert "error: " in call("why", finished, trained["id"], "--run", run, code=1).stderr
 
 
 def test_rules_of_a_corpus_without_removals_are_none(tmp_path: Path) -> None:

@@ -21,14 +21,21 @@ from manifests.storage import Folder
 from manifests.trained_on import LedgerError, TrainedOn, equal_stretches, read_ledger
 from tests.manifests.training_run import ROWS, STEPS, write_run
 from trainer.corpus import Corpus
-from trainer.ledger import documents_seen
-from trainer.loader import Phase
+from trainer.loader import IGNORED, Loader, Phase
 
 PHASES: dict[str, list[Phase]] = {
     "natural": [Phase()],
     "weights": [Phase({"web": 3.0, "books": 1.0})],
     "phases": [Phase({"books": 1.0}, 51), Phase(None, 60), Phase({"web": 1.0, "tables": 2.0})],
 }
+
+
+POSITIONS = np.arange(ROWS * STEPS)
+
+
+def loader_of(finished: Path, phases: str) -> Loader:
+    corpus = Corpus.open(finished)
+    return Loader([corpus.component(name, "train") for name in corpus.components("train")], 64, 3, PHASES[phases])
 
 
 def call(*arguments: str | Path) -> Result:
@@ -48,8 +55,11 @@ def test_documents_and_tokens_are_those_that_the_trainer_counts(
 ) -> None:
     run = write_run(tmp_path / "run", finished, PHASES[phases])
     joined = TrainedOn(run, Folder(finished), manifest)
-    seen = documents_seen(run, Corpus.open(finished)).to_pylist()
-    served = {row["id"]: row["pairs"] for row in seen}
+    seen = joined.documents().to_pylist()
+    served = {row["id"]: row["targets"] for row in seen}
+    assert sum(served.values()) == sum(
+        int((row != IGNORED).sum()) for row in loader_of(finished, phases).batch(POSITIONS).targets
+    )
     with Logs(Folder(finished), manifest, only=["documents"]) as logs:
         stretches, whole = joined.stretches(logs, equal_stretches(1, STEPS, 9))
         documents = logs.sql("select * from documents")
@@ -60,7 +70,7 @@ def test_documents_and_tokens_are_those_that_the_trainer_counts(
         assert sum(one.tokens for one in whole.by[dimension].values()) == whole.taken.tokens
     for name, taken in whole.by["component"].items():
         mine = [row for row in seen if row["component"] == name]
-        assert (taken.documents, taken.tokens) == (len(mine), sum(row["pairs"] for row in mine))
+        assert (taken.documents, taken.tokens) == (len(mine), sum(row["targets"] for row in mine))
     by_domain: dict[str, int] = {}
     for document in documents:
         times = joined.times(document)
@@ -73,7 +83,6 @@ def test_documents_and_tokens_are_those_that_the_trainer_counts(
 
 def test_a_step_that_served_a_document_is_the_step_that_is_told(finished: Path, manifest: Manifest, run: Path) -> None:
     joined = TrainedOn(run, Folder(finished), manifest)
-    corpus = Corpus.open(finished)
     with Logs(Folder(finished), manifest, only=["documents"]) as logs:
         documents = logs.sql("select * from documents where split = 'train' order by id")
     told: dict[int, int] = {}
@@ -81,11 +90,33 @@ def test_a_step_that_served_a_document_is_the_step_that_is_told(finished: Path, 
         for one in joined.times(document):
             assert (one.step - 1) * ROWS <= one.position < one.step * ROWS
             told[one.step] = told.get(one.step, 0) + one.tokens
-    before = 0
+    targets = (loader_of(finished, "weights").batch(POSITIONS).targets != IGNORED).sum(axis=1)
     for step in range(1, STEPS + 1):
-        served = sum(documents_seen(run, corpus, step)["pairs"].to_pylist())
-        assert told.get(step, 0) == served - before
-        before = served
+        assert told.get(step, 0) == targets[(step - 1) * ROWS : step * ROWS].sum()
+    for step in (1, 7, STEPS):
+        assert sum(joined.documents(step)["targets"].to_pylist()) == targets[: step * ROWS].sum()
+
+
+@pytest.mark.parametrize("phases", PHASES)
+def test_each_piece_that_is_told_stands_in_the_row_that_the_trainer_serves(
+    finished: Path, manifest: Manifest, tmp_path: Path, phases: str
+) -> None:
+    """Its tokens, read from the shard, are found in the row; and all pieces together fill the rows."""
+    joined = TrainedOn(write_run(tmp_path / "run", finished, PHASES[phases]), Folder(finished), manifest)
+    batch = loader_of(finished, phases).batch(POSITIONS)
+    assert manifest.content.tokenizer is not None
+    dtype = manifest.content.tokenizer.dtype
+    with Logs(Folder(finished), manifest, only=["documents"]) as logs:
+        documents = logs.sql("select * from documents where split = 'train' order by id")
+    filled = np.zeros(len(POSITIONS), np.int64)
+    for document in documents:
+        tokens = np.fromfile(finished / document["shard"], dtype)[document["start"] :][: document["tokens"]].astype(np.int64)
+        for one in joined.times(document):
+            piece = tokens[one.first_token : one.first_token + one.tokens]
+            row, segments = batch.tokens[one.position], batch.segments[one.position]
+            assert any(np.array_equal(row[segments == segment], piece) for segment in range(segments.max() + 1)), document["id"]
+            filled[one.position] += len(piece)
+    assert np.array_equal(filled, (batch.segments >= 0).sum(axis=1))
 
 
 def test_the_command_tells_it_as_tables_json_and_csv(run: Path, manifest: Manifest) -> None:

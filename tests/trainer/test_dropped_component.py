@@ -8,9 +8,9 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from manifests.commands import app as questions
-from trainer import ledger
+from manifests.manifest import open_corpus
+from manifests.trained_on import TrainedOn
 from trainer.commands import app
-from trainer.corpus import Corpus
 
 SHAPE = ["layers=1", "width=16", "heads=2", "kv_heads=1", "hidden=16"]
 
@@ -37,7 +37,7 @@ def test_what_was_dropped_is_never_read_again(copied: Path, tmp_path: Path) -> N
     run = ["train", "--manifest", less, "--out", str(tmp_path / "run"), *small, "--tokens", "8000", "--max-epochs", "4"]
     result = CliRunner().invoke(app, run)
     assert result.exit_code == 0, result.output
-    seen = ledger.documents_seen(tmp_path / "run", Corpus.open(less))["id"].to_pylist()
+    seen = TrainedOn(tmp_path / "run", *open_corpus(less)).documents()["id"].to_pylist()
     assert {name.split("/")[0] for name in seen} == {"tables", "web"}
     refused = CliRunner().invoke(app, [*run[:4], str(tmp_path / "other"), *run[5:], "--mixture", "books=1"]).output
     assert "names component 'books'; the training split has: tables, web" in refused

@@ -20,8 +20,9 @@ from safetensors.torch import load_file
 
 from manifests.manifest import digest
 from manifests.packing import Plan
+from manifests.trained_on import TrainedOn, read_ledger
 from tests.trainer.corpus_fixture import build_corpus, learnable_corpus, sentences
-from trainer import checkpoint, ledger
+from trainer import checkpoint
 from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.corpus import Corpus, CorpusError
 from trainer.flops import causal_flops_per_token, palm_flops_per_token
@@ -116,9 +117,8 @@ def test_the_ledger_of_a_resumed_run_has_every_position_once(manifest: Path, tmp
     run(manifest, tmp_path / "run", checkpoint_every=4, keep=9)
     forget_after(tmp_path / "run", 4)
     run(manifest, tmp_path / "run", resume=True, checkpoint_every=4, keep=9)
-    _, ranges = ledger.read(tmp_path / "run")
-    assert [one["first_position"] for one in ranges[1:]] == [one["end_position"] for one in ranges[:-1]]
-    assert (ranges[0]["first_position"], ranges[-1]["end_position"]) == (0, 12 * 16)
+    ranges = read_ledger(tmp_path / "run").ranges  # which refuses a ledger with gaps
+    assert (ranges[0].first_position, ranges[-1].end_position) == (0, 12 * 16)
     loader = Loader([Corpus.open(manifest).component("toy", "train")], 32)
     rows = loader.plans[0].rows
     served = loader.locate(np.arange(12 * 16)).row
@@ -129,12 +129,13 @@ def test_the_ledger_of_a_resumed_run_has_every_position_once(manifest: Path, tmp
 def test_the_ledger_names_the_documents_that_a_checkpoint_had_seen(manifest: Path, tmp_path: Path) -> None:
     run(manifest, tmp_path / "run", steps=12, checkpoint_every=4)
     corpus = Corpus.open(manifest)
-    seen = ledger.documents_seen(tmp_path / "run", corpus)
+    joined = TrainedOn(tmp_path / "run", corpus.folder, corpus.manifest)
+    seen = joined.documents()
     rows = [json.loads(line) for line in (tmp_path / "run" / METRICS).read_text().splitlines()]
-    assert sum(seen["pairs"].to_pylist()) == rows[-1]["tokens"]
+    assert sum(seen["targets"].to_pylist()) == rows[-1]["tokens"]
     assert set(seen["id"].to_pylist()) == set(corpus.component("toy", "train").ids().to_pylist())
-    early = ledger.documents_seen(tmp_path / "run", corpus, step=1)
-    assert sum(early["pairs"].to_pylist()) == rows[0]["tokens"]
+    early = joined.documents(last_step=1)
+    assert sum(early["targets"].to_pylist()) == rows[0]["tokens"]
 
 
 def test_a_half_written_checkpoint_does_not_change_the_final_loss(manifest: Path, tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc
 import pytest
 from typer.testing import CliRunner
 
 from manifests.commands import app as questions
+from manifests.manifest import open_corpus
+from manifests.trained_on import TrainedOn
 from tests.trainer.corpus_fixture import build_corpus, documents_of_lengths, sentences
-from trainer import ledger
 from trainer.commands import app
 from trainer.configuration import TrainConfig
 from trainer.corpus import Corpus
@@ -51,11 +51,10 @@ def trained(manifest: Path, out: Path, *budget: str) -> dict[str, int]:
         ],
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    seen = ledger.documents_seen(out, Corpus.open(manifest))
-    component = pc.list_element(pc.split_pattern(seen["id"].cast("string"), "/"), 0).to_pylist()
+    seen = TrainedOn(out, *open_corpus(str(manifest))).documents()
     found: dict[str, int] = {}
-    for name, pairs in zip(component, seen["pairs"].to_pylist(), strict=True):
-        found[name] = found.get(name, 0) + pairs
+    for name, targets in zip(seen["component"].to_pylist(), seen["targets"].to_pylist(), strict=True):
+        found[name] = found.get(name, 0) + targets
     return found
 
 
