@@ -68,12 +68,14 @@ class Header(_Line):
 
 
 class Range(_Line):
-    """Steps, both included, and the positions that they consumed, `end_position` excluded."""
+    """Steps, both included, and the positions that they consumed, `end_position` excluded. `skipped`: that they passed over: no
+    update was made of these rows."""
 
     first_step: int = Field(ge=1)
     last_step: int = Field(ge=1)
     first_position: int = Field(ge=0)
     end_position: int = Field(ge=1)
+    skipped: bool = False
 
     @property
     def rows_a_step(self) -> int:
@@ -93,16 +95,30 @@ class Ledger:
         return self.ranges[-1].last_step if self.ranges else 0
 
     def position_after(self, step: int) -> int:
-        """The first position that the first `step` steps did not consume."""
+        """The first position that the first `step` steps neither consumed nor passed over."""
         for one in self.ranges:
             if one.first_step <= step <= one.last_step:
                 return one.first_position + (step - one.first_step + 1) * one.rows_a_step
         return 0 if step < 1 else self.ranges[-1].end_position if self.ranges else 0
 
     def step_of(self, position: int) -> int:
-        """The step that consumed a position."""
-        one = next(one for one in self.ranges if one.first_position <= position < one.end_position)
+        """The step that consumed a position, or passed over it."""
+        one = self._range_of(position)
         return one.first_step + (position - one.first_position) // one.rows_a_step
+
+    def passed_over(self, position: int) -> bool:
+        """Whether the run skipped the step at this position, so that its row was not trained on there."""
+        return self._range_of(position).skipped
+
+    def consumed(self, first: int, stop: int) -> Iterator[tuple[int, int]]:
+        """The parts of positions `first` to `stop`, `stop` excluded, that were trained on."""
+        for one in self.ranges:
+            low, high = max(first, one.first_position), min(stop, one.end_position)
+            if low < high and not one.skipped:
+                yield low, high
+
+    def _range_of(self, position: int) -> Range:
+        return next(one for one in self.ranges if one.first_position <= position < one.end_position)
 
 
 @dataclass
@@ -115,7 +131,8 @@ class Taken:
 
 @dataclass
 class Stretch:
-    """Steps `first_step` to `last_step`, both included. epochs: how often each component had been gone through at their end.
+    """Steps `first_step` to `last_step`, both included. epochs: how often each component had been gone through at their end, rows
+    that were passed over counted.
     by: dimension → name → what was taken."""
 
     first_step: int
@@ -203,8 +220,11 @@ class TrainedOn:
 
     def taken_components(self) -> set[str]:
         """Components of which the run took a row."""
-        passes = self.order.epochs(self.ledger.position_after(self.ledger.last_step))
-        return {name for name, one in passes.items() if one > 0}
+        stop = self.ledger.position_after(self.ledger.last_step)
+        if not any(one.skipped for one in self.ledger.ranges):
+            return {name for name, one in self.order.epochs(stop).items() if one > 0}
+        served = zip(self.order.components, self._served(0, stop), strict=True)
+        return {component.name for component, targets in served if targets.any()}
 
     def documents(self, last_step: int | None = None) -> pa.Table:
         """One row for each document that the first `last_step` steps (None: all) took some of: component, id, targets (as often
@@ -241,15 +261,19 @@ class TrainedOn:
         for piece in np.flatnonzero((plan.begin >= begin) & (plan.begin < begin + int(document["tokens"]))).tolist():
             row = int(np.searchsorted(plan.first_piece, piece, side="right")) - 1
             for position, epoch in self.order.positions_of(number, row, stop):
+                if self.ledger.passed_over(position):
+                    continue
                 step = self.ledger.step_of(position)
                 found.append(Served(step, epoch, position, int(plan.begin[piece]) - begin, int(plan.length[piece])))
         return sorted(found, key=lambda one: (one.position, one.first_token))
 
     def _served(self, first: int, stop: int) -> list[Int64]:
-        """Of each component: the targets that each of its documents had at positions `first` to `stop`, `stop` excluded."""
+        """Of each component: the targets that each of its documents had at positions `first` to `stop`, `stop` excluded, without
+        those that were passed over."""
         served = [np.zeros(len(one.lengths), np.int64) for one in self.order.components]
-        for at in range(first, stop, POSITIONS_AT_A_TIME):
-            _serve(self.order, np.arange(at, min(at + POSITIONS_AT_A_TIME, stop)), served)
+        for low, high in self.ledger.consumed(first, stop):
+            for at in range(low, high, POSITIONS_AT_A_TIME):
+                _serve(self.order, np.arange(at, min(at + POSITIONS_AT_A_TIME, high)), served)
         return served
 
     def _stretch(self, first: int, last: int, served: list[Int64], names: _Names) -> Stretch:

@@ -143,6 +143,12 @@ def train(
         Recompute, _option(MACHINE, "Activations computed again in the backward pass: of no block, of every second, of all.")
     ] = Recompute.none,
     resume: Annotated[bool, _option(MACHINE, "Go on from the newest complete checkpoint in RUN.")] = False,
+    from_step: Annotated[
+        int | None, _option(MACHINE, "With --resume: go on from the checkpoint of this step; what came after it is set aside.")
+    ] = None,
+    skip_steps: Annotated[
+        list[str] | None, _option(DATA, "Steps whose rows are passed over without an update, such as 120-135; repeat.")
+    ] = None,
     checkpoint_every: Annotated[int, _option(MACHINE, "Steps between checkpoints; 0: only at the end.")] = 0,
     keep: Annotated[int, _option(MACHINE, "Checkpoints kept.")] = 2,
     log_every: LogEvery = 10,
@@ -154,7 +160,8 @@ def train(
     Under torchrun it trains on all ranks. SIGTERM saves a checkpoint and ends the run with exit code 143.
     """
     options = dict(locals())
-    resume = options.pop("resume")
+    resume, from_step = options.pop("resume"), options.pop("from_step")
+    options["skip_steps"] = _ranges(skip_steps)
     config = _configuration(options, model, mixture, options.pop("mixture_recipe"))
     _need_torch()
     from trainer.loop import train as run
@@ -164,7 +171,7 @@ def train(
     ranks: Ranks | None = None
     try:
         ranks = Ranks.join(config.device)
-        outcome = run(config, ranks, RunProgress(ranks.first, config.log_every), resume)
+        outcome = run(config, ranks, RunProgress(ranks.first, config.log_every), resume, from_step)
         if ranks.first and not outcome.stopped_by:
             print(outcome.line(), flush=True)
         ranks.barrier()  # torchrun ends all ranks as soon as one fails, so the result is out before that
@@ -366,6 +373,18 @@ def _pairs(given: list[str] | None, option: str, convert: Any) -> dict[str, Any]
         except ValueError:
             _end(BAD_USAGE, f"{option} {pair!r}: expected NAME=VALUE")
     return pairs
+
+
+def _ranges(given: list[str] | None) -> list[tuple[int, int]]:
+    """`7` and `7-9` as ranges of steps."""
+    found = []
+    for text in given or []:
+        first, dash, last = text.partition("-")
+        try:
+            found.append((int(first), int(last if dash else first)))
+        except ValueError:
+            _end(BAD_USAGE, f"--skip-steps {text!r}: expected a step or a range of steps, such as 120-135")
+    return found
 
 
 def _model_value(text: str) -> Any:

@@ -42,7 +42,7 @@ class TrainConfig(BaseModel):
 
     The budget is one of `seconds` (on the clock), `tokens` (targets) or `steps`. `batch_tokens` are the slots of a step over
     all ranks, `micro_batch` the rows that one rank computes at a time. `warmup` and `final_rate` are shares: of the budget,
-    and of the peak rate.
+    and of the peak rate. `skip_steps` are ranges of steps, both ends included, whose rows are passed over without an update.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
@@ -59,6 +59,7 @@ class TrainConfig(BaseModel):
     micro_batch: int | None = Field(default=None, ge=1)
     phases: tuple[MixturePhase, ...] = (MixturePhase(),)
     max_epochs: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    skip_steps: tuple[tuple[int, int], ...] = ()
     learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     warmup: float = Field(default=0.05, ge=0, lt=1)
     final_rate: float = Field(default=0.05, ge=0, le=1)
@@ -117,6 +118,13 @@ class TrainConfig(BaseModel):
                 f"batch_tokens {self.batch_tokens_a_step} is not a multiple of sequence_length {self.row_tokens}; "
                 f"the nearest is {near}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _skipped_are_ranges(self) -> TrainConfig:
+        for first, last in self.skip_steps:
+            if not 1 <= first <= last:
+                raise ValueError(f"skip_steps {first}-{last} are no steps, which are counted from 1")
         return self
 
     @model_validator(mode="after")
@@ -194,8 +202,9 @@ class TrainConfig(BaseModel):
 
 
 MAY_CHANGE = {
-    "manifest", "out", "seconds", "tokens", "steps", "micro_batch", "max_epochs", "device", "dtype", "compile", "clock",
-    "loss_chunk", "parallel", "replicas", "accumulate", "recompute", "checkpoint_every", "keep", "log_every", "evaluate", "cache",
+    "manifest", "out", "seconds", "tokens", "steps", "skip_steps", "micro_batch", "max_epochs", "device", "dtype", "compile",
+    "clock", "loss_chunk", "parallel", "replicas", "accumulate", "recompute", "checkpoint_every", "keep", "log_every",
+    "evaluate", "cache",
 }  # fmt: skip
 """Options that a resumed run may be given anew: where, how long and how fast, not what is computed. (The corpus itself is
 compared by digest, wherever it lies. Where phases are shares of the budget, it decides what is computed.)"""

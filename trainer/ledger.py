@@ -1,7 +1,7 @@
 """The ledger: which rows of which documents a run consumed, so that an audit can say what a checkpoint had seen.
 
-`ledger.jsonl` begins with the loader's parameters; each further line is a range of steps and the positions it consumed. Rows
-are a function of these (see `manifests.order`), so nothing more has to be stored; `manifests.trained_on` reads it.
+`ledger.jsonl` begins with the loader's parameters; each further line is a range of steps and the positions it consumed, or passed
+over. Rows are a function of these (see `manifests.order`), so nothing more has to be stored; `manifests.trained_on` reads it.
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ class Ledger:
         temporary.write_text("".join(line + "\n" for line in lines))
         os.replace(temporary, self.path)
         self._file = open(self.path, "a")  # noqa: SIM115 - open as long as the run is
-        self._open: dict[str, int] | None = None
+        self._open: list[dict[str, int | bool]] = []
+        """What was not committed yet: lines of steps that were all trained on, or all skipped, in turn."""
 
-    def consumed(self, step: int, first: int, end: int) -> None:
-        """Step `step` (from 1) consumed positions `first` to `end`, `end` excluded."""
-        if self._open is None:
-            self._open = {"first_step": step, "last_step": step, "first_position": first, "end_position": end}
-        else:
-            self._open.update(last_step=step, end_position=end)
+    def consumed(self, step: int, first: int, end: int, skipped: bool = False) -> None:
+        """Step `step` (from 1) consumed positions `first` to `end`, `end` excluded, or passed over them where it was skipped."""
+        if self._open and self._open[-1].get("skipped", False) == skipped:
+            self._open[-1].update(last_step=step, end_position=end)
+            return
+        line: dict[str, int | bool] = {"first_step": step, "last_step": step, "first_position": first, "end_position": end}
+        self._open.append({**line, "skipped": True} if skipped else line)
 
     def commit(self) -> None:
         """Makes what was consumed so far durable; called before a checkpoint that counts it."""
-        if self._open is not None:
-            self._file.write(json.dumps(self._open) + "\n")
+        if self._open:
+            self._file.writelines(json.dumps(line) + "\n" for line in self._open)
             self._file.flush()
             os.fsync(self._file.fileno())
-            self._open = None
+            self._open = []
 
     def close(self) -> None:
         self.commit()

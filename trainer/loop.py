@@ -4,7 +4,7 @@ The loss of a step is the sum over all valid targets, of all ranks and micro-bat
 padding nor the way a batch is shared out changes an update. The number is known before the step, from the plan.
 
 A run's folder holds config.json, run.json, metrics.jsonl, ledger.jsonl, checkpoints/, result.json and, where matplotlib is
-installed, loss.png.
+installed, loss.png; after a rewind also lineage.jsonl and set-aside/ (see `trainer.rewind`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from manifests.manifest import digest
 from manifests.storage import Folder, is_remote
-from trainer import checkpoint
+from trainer import checkpoint, rewind
 from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.corpus import Component, Corpus
 from trainer.evaluation import Score, evaluate_bpb
@@ -75,13 +75,16 @@ class Outcome:
         return f"val_bpb={bpb} | memory_gb={self.memory_gb:.1f} | steps={self.steps}"
 
 
-def train(config: TrainConfig, ranks: Ranks, progress: RunProgress, resume: bool = False) -> Outcome:
+def train(
+    config: TrainConfig, ranks: Ranks, progress: RunProgress, resume: bool = False, from_step: int | None = None
+) -> Outcome:
     """Trains until the budget is spent, saves, and scores the validation split.
 
-    `resume` goes on from the newest complete checkpoint in `config.out`, or begins when there is none. ConfigurationError,
-    CorpusError, LoaderError, CheckpointError or DivergedError say what is wrong.
+    `resume` goes on from the newest complete checkpoint in `config.out`, or begins when there is none; with `from_step`, from
+    the one of that step, and what came after it is set aside. ConfigurationError, CorpusError, LoaderError, CheckpointError or
+    DivergedError say what is wrong.
     """
-    return Run(config, ranks, progress, resume).go()
+    return Run(config, ranks, progress, resume, from_step).go()
 
 
 def code_sha256() -> str:
@@ -95,7 +98,9 @@ def code_sha256() -> str:
 class Run:
     """One training run, from its configuration to its result; `trainer.doremi` has one with another objective."""
 
-    def __init__(self, config: TrainConfig, ranks: Ranks, progress: RunProgress, resume: bool) -> None:
+    def __init__(
+        self, config: TrainConfig, ranks: Ranks, progress: RunProgress, resume: bool, from_step: int | None = None
+    ) -> None:
         self.began = time.perf_counter()
         self.config, self.ranks, self.progress = config, ranks, progress
         self.device = ranks.device
@@ -104,7 +109,7 @@ class Run:
         self.micro_rows, self.micro_count = config.micro_batches(ranks.world)
         self.folder = _run_folder(config.out)
         self.layout = self._lay_out()
-        found, passed_over = checkpoint.newest(self.folder, ranks) if resume else (None, {})
+        found, passed_over = self._beginning(resume, from_step)
         state = None if found is None else checkpoint.load_state(found)
         if not resume and self.folder.exists() and any(self.folder.iterdir()):
             raise ConfigurationError(f"--out {config.out} is not empty; add --resume to go on there, or name another folder")
@@ -129,8 +134,11 @@ class Run:
         self.step, self.position, self.tokens, self.spent_seconds = 0, 0, 0, 0.0
         self.clipped_before = 0
         self.lineage: list[str] = []
+        self.skipped = rewind.Skipped(config.skip_steps)
         if found is not None and state is not None:
             self._restore(found, state)
+            self.skipped = rewind.skipped_from(config, state)
+            self.config = config.model_copy(update={"skip_steps": tuple(self.skipped.ranges)})
         for name, wrong in passed_over.items():
             progress.note(f"passed over {name}: {wrong}")
         self._refuse_other_ranks()
@@ -149,6 +157,8 @@ class Run:
         self.stopped_by: int | None = None
         self.exhausted: str | None = None
         self.saved_step = self.step if found is not None else -1
+        if ranks.first:
+            rewind.set_aside(self.folder, self.step, from_step, config)
 
     def go(self) -> Outcome:
         if self.ranks.first:
@@ -174,6 +184,14 @@ class Run:
         return outcome
 
     # preparation
+
+    def _beginning(self, resume: bool, from_step: int | None) -> tuple[Path | None, dict[str, str]]:
+        """(the checkpoint to go on from, or None; what is wrong with each that was passed over)."""
+        if from_step is not None:
+            if not resume:
+                raise ConfigurationError("--from-step goes on from a checkpoint, so it needs --resume")
+            return rewind.checkpoint_of(self.folder, from_step), {}
+        return checkpoint.newest(self.folder, self.ranks) if resume else (None, {})
 
     def _lay_out(self) -> Layout:
         asked = f"{self.config.parallel} {self.config.replicas}"
@@ -369,6 +387,11 @@ class Run:
                 if self.last_step is not None and self.step >= self.last_step:
                     self.exhausted = self._too_many_epochs(self.last_step)
                     break
+                if self.step + 1 in self.skipped:
+                    first, self.step, self.position = self.position, self.step + 1, self.position + config.rows_a_step
+                    if ledger:
+                        ledger.consumed(self.step, first, self.position, skipped=True)
+                    continue
                 rate = self.schedule.rate(spent)
                 waited = time.perf_counter()
                 micro_batches = prefetched.get(self.position)
@@ -379,7 +402,7 @@ class Run:
                 self.step, self.position, self.tokens = self.step + 1, end, self.tokens + int(counts.sum())
                 readings.put(
                     {
-                        "step": self.step, "position": end, "tokens": self.tokens, "learning_rate": rate, "spent": spent,
+                        "step": self.step, "position": end, "tokens": self.tokens, "learning_rate": rate, "budget_spent": spent,
                         "targets": counts.tolist(), "data_wait_seconds": waited,
                     },
                     values,
@@ -428,7 +451,6 @@ class Run:
             seconds, self._last_look = now - self._last_look if took is None else took, now
             targets = facts.pop("targets")
             loss = sum(nats) / sum(targets)
-            spent = facts.pop("spent")
             row = {
                 **facts,
                 "seconds": now - self._origin,
@@ -444,7 +466,7 @@ class Run:
             if metrics:
                 metrics.write(row)
             check_step(facts["step"], loss, norm)
-            self.progress.step(row, spent)
+            self.progress.step(row, facts["budget_spent"])
 
     def _save(self, readings: Readings, metrics: Metrics | None, ledger: Ledger | None) -> None:
         """Begins a checkpoint of this moment, unless the model has diverged: a step's loss is that of the weights before its
@@ -609,6 +631,8 @@ class _Prefetcher:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def get(self, position: int) -> Any:
+        for skipped in [at for at in self._coming if at < position]:
+            self._coming.pop(skipped).cancel()
         self._order(position)
         return self._coming.pop(position).result()
 

@@ -1,0 +1,138 @@
+"""Rewind and skip: a run goes on from an earlier checkpoint, and passes over the steps whose rows upset it.
+
+Steps keep their numbers: step s has the same rows before and after, and a skipped one counts as a step without an update.
+Nothing is deleted. What came after the checkpoint is moved to `set-aside/N`, and `lineage.jsonl` has a line for the act: what
+was done, when and by whom. No digest covers these two, and none of it decides what is computed, but for the steps that are
+skipped, which the ledger has too.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import shutil
+import socket
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from manifests.storage import sync_directory
+from trainer import checkpoint
+from trainer.configuration import ConfigurationError, TrainConfig
+from trainer.ledger import LEDGER
+from trainer.metrics import METRICS
+
+LINEAGE, ASIDE = "lineage.jsonl", "set-aside"
+RESULTS = ("result.json", "loss.png")
+LOGS = (METRICS, LEDGER, "config.json", "run.json")
+
+
+class Skipped:
+    """Steps that are passed over, as ranges with both ends included."""
+
+    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
+        self.ranges = sorted({(int(first), int(last)) for first, last in ranges})
+
+    def __contains__(self, step: int) -> bool:
+        return any(first <= step <= last for first, last in self.ranges)
+
+
+def checkpoint_of(run: Path, step: int) -> Path:
+    """The checkpoint of a step; CheckpointError, which names those that are kept, when it is not there or damaged."""
+    folder = run / checkpoint.CHECKPOINTS / f"step-{step:08d}"
+    if not folder.exists():
+        kept = ", ".join(str(one) for one in steps_kept(run)) or "none"
+        raise checkpoint.CheckpointError(f"{run}: there is no checkpoint of step {step}; those kept are of steps {kept}")
+    if wrong := checkpoint.fault(folder):
+        raise checkpoint.CheckpointError(wrong)
+    return folder
+
+
+def steps_kept(run: Path) -> list[int]:
+    """Steps of the checkpoints that a run keeps and that were completed, in turn."""
+    names = [
+        folder.name.removeprefix("step-")
+        for folder in (run / checkpoint.CHECKPOINTS).glob("step-*")
+        if (folder / checkpoint.RECORD).exists()
+    ]
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def skipped_from(config: TrainConfig, state: checkpoint.State) -> Skipped:
+    """The steps that a resumed run passes over: those it is told now, and those it was told before its checkpoint.
+
+    ConfigurationError for steps that it is told to skip after it has trained on them.
+    """
+    before = [(int(first), int(last)) for first, last in state.config.get("skip_steps", ())]
+    for first, last in config.skip_steps:
+        if first <= state.step and (first, last) not in before:
+            raise ConfigurationError(
+                f"--skip-steps {first}-{last}: the checkpoint is of step {state.step}, which has trained on step {first}; "
+                f"--from-step takes an earlier one"
+            )
+    return Skipped([*before, *config.skip_steps])
+
+
+def set_aside(run: Path, step: int, from_step: int | None, config: TrainConfig) -> None:
+    """Moves what came after `step` to a new folder in `set-aside` when the run was told to go on `from_step`, and records the
+    act. Newest first, so that a run that is killed meanwhile goes on from a checkpoint that its logs lead to."""
+    told = [list(one) for one in config.skip_steps]
+    known = [act["skip_steps"] for act in acts(run)][-1:]
+    if from_step is None and (not told or known == [told] or not step):
+        return
+    later = [folder for folder in sorted((run / checkpoint.CHECKPOINTS).glob("step-*"), reverse=True) if _step(folder) > step]
+    act: dict[str, Any] = {
+        "act": "resume" if from_step is None else "rewind",
+        "step": step,
+        "skip_steps": told,
+        "set_aside": None,
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "who": _who(),
+    }
+    if from_step is not None:
+        number = 1 + max([int(one.name) for one in (run / ASIDE).glob("[0-9]*") if one.name.isdecimal()], default=0)
+        folder = run / ASIDE / str(number)
+        folder.mkdir(parents=True)
+        for name in LOGS:
+            if (run / name).exists():
+                shutil.copy2(run / name, folder / name)
+        for name in RESULTS:
+            if (run / name).exists():
+                os.replace(run / name, folder / name)
+        for one in later:
+            os.replace(one, folder / one.name)
+        act |= {"set_aside": f"{ASIDE}/{number}", "checkpoints": [one.name for one in reversed(later)]}
+        sync_directory(str(folder))
+    with open(run / LINEAGE, "a") as file:
+        file.write(json.dumps(act, ensure_ascii=False) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def acts(run: Path) -> list[dict[str, Any]]:
+    """The lines of a run's `lineage.jsonl`, oldest first; none where it was never rewound."""
+    path = run / LINEAGE
+    if not path.exists():
+        return []
+    found = []
+    for line in path.read_text().split("\n")[:-1]:
+        try:
+            act = json.loads(line)
+            found.append({**act, "skip_steps": act["skip_steps"]})
+        except (ValueError, TypeError, KeyError):
+            raise checkpoint.CheckpointError(f"{path}: not a line that a rewind writes: {line[:80]!r}") from None
+    return found
+
+
+def _step(folder: Path) -> int:
+    number = folder.name.removeprefix("step-")
+    return int(number) if number.isdecimal() else 0
+
+
+def _who() -> str:
+    try:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError, ImportError):  # a user id without a name
+        return f"{os.getuid()}@{socket.gethostname()}"
