@@ -65,19 +65,26 @@ ORDER = {"pipeline": 0, "manifests": 1, "trainer": 2}
 
 
 @app.command()
-def verify(corpus: CorpusArgument) -> None:
+def verify(
+    corpus: CorpusArgument,
+    texts: Annotated[
+        bool,
+        typer.Option("--texts", help="decode every document too, and compare the SHA-256 of its text with the one on record"),
+    ] = False,
+) -> None:
     """Hash and count everything again; exit 1 and name what is wrong when the corpus is not what its manifest says."""
     from manifests.verify import listed_files
     from manifests.verify import verify as findings_of
 
     folder, manifest = _open(corpus)
-    findings = list(findings_of(folder, manifest))
-    for finding in findings:
+    findings = 0
+    for finding in findings_of(folder, manifest, texts):
+        findings += 1
         typer.echo(visible(finding))
     content = manifest.content
     documents = sum(one.documents_in for one in content.components.values())
     if findings:
-        typer.echo(f"{len(findings)} findings: this corpus is not what its manifest says", err=True)
+        typer.echo(f"{findings} findings: this corpus is not what its manifest says", err=True)
         raise typer.Exit(1)
     files = sum(1 for _ in listed_files(content))
     typer.echo(f"verified: {files} files, {documents:,} documents in = kept + removed at each of {len(content.counts)} stages")
@@ -88,6 +95,9 @@ def verify(corpus: CorpusArgument) -> None:
             f"split: {pair.held_out_documents} held-out documents were compared with all {pair.documents:,}; "
             f"the highest Jaccard with one of another split is {pair.jaccard:.3f}{before}"
         )
+    if texts:
+        held = sum(shard.documents for shard in content.shards)
+        typer.echo(f"texts: the tokens of {held:,} documents spell the texts whose SHA-256 is on record")
     typer.echo(f"digest {manifest.digest}")
 
 

@@ -1,96 +1,294 @@
-"""Do the logs of a corpus agree with each other, row by row? What a recount cannot see: a value, a digest or a twin that was
-changed.
+"""Are the logs of a corpus what its manifest says, and do they agree with each other, row by row? What a recount cannot see, such
+as a value, a digest or a twin that was changed, is seen by asking one log about another.
 
-File n of every kind of log covers the same records, so one after another is looked at. Each finding names file, document and
-both sides.
+File n of every kind of log covers the same records, so one range of records after another is looked at, and memory does not
+grow with the corpus. Questions about all documents at once are DuckDB's, which spills to disk. Each finding names file, document
+and both sides.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Collection, Generator, Iterator
+from contextlib import contextmanager
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from manifests.blocks import deciding_rules
-from manifests.logs import read_parquet
-from manifests.manifest import TAKEDOWN, Content
+from manifests.identity import printed_ids
+from manifests.logs import Logs, read_parquet
+from manifests.manifest import TAKEDOWN, Content, Manifest, StageCount
 from manifests.rules import Rule, decide
 from manifests.schemas import LOG_SCHEMAS
+from manifests.shard_checks import Placements
 from manifests.storage import Folder
 
 MOST_FINDINGS = 5
 """Of one kind in one file."""
+JOIN_MEMORY = "1GB"
+"""That a question about all documents takes; more of it goes to disk."""
+_Place = tuple[str, int] | None
 
 
-def cross_check(corpus: Folder, content: Content, component: str) -> Iterator[str]:
-    """Every disagreement between the logs of a component: documents of files that are no input; edits and signals of documents
-    that did not come in; removal rows that tell another origin; rules that decide otherwise from the stored signals than they
-    did; edits that do not follow one another up to the final text; figures by language that are not the manifest's."""
-    files: dict[str, list[str]] = defaultdict(list)
-    for log in content.logs:
-        parts = log.path.split("/")
-        if parts[2] == component:
-            files[log.kind if log.kind != "signals" else f"signals/{parts[3]}"].append(log.path)
-    number = len(files["documents"])
-    if odd := [kind for kind in [*files, *LOG_SCHEMAS] if len(files[kind]) != number]:
-        found = f"{len(files[odd[0]])} log files of its {odd[0]}, and {number} of its documents"
-        yield f"component {component}: {found}, which cover the same records"
-        return
-    rules: dict[str, list[Rule]] = defaultdict(list)
-    for name, block, _, rule in deciding_rules(content):
-        if name == component:
-            rules[block].append(rule)
-    for block in rules:
-        if number and f"signals/{block}" not in files:
-            yield f"component {component}: the manifest lists no signals of {block}, by which its rules decided"
-    inputs = pa.array([one.path for one in content.components[component].inputs], pa.string())
-    usage: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
-    for at in range(number):
-        path = files["documents"][at]
-        documents = read_parquet(corpus, path)
-        yield from _strangers(path, documents["file"], documents, inputs, f"is of a file that is no input of {component}")
-        removals = read_parquet(corpus, files["removals"][at])
-        yield from _check_origins(files["removals"][at], removals, documents)
-        edits = read_parquet(corpus, files["edits"][at])
-        yield from _strangers(files["edits"][at], edits["id"], edits, documents["id"], "was edited and did not come in")
-        yield from _check_chain(files["edits"][at], edits, documents)
-        for kind, paths in files.items():
+class LogChecks:
+    """The logs of one component. After `findings`, `splits` has its documents by split, and `placements` where they are said to
+    stand. `damaged` files are not read; `placements` is None where one of the document logs is among them."""
+
+    def __init__(self, corpus: Folder, content: Content, component: str, damaged: Collection[str], texts: bool = False) -> None:
+        self.corpus, self.content, self.component, self.damaged = corpus, content, component, damaged
+        self.files: dict[str, list[str]] = defaultdict(list)
+        for log in content.logs:
+            parts = log.path.split("/")
+            if parts[2] == component:
+                self.files[log.kind if log.kind != "signals" else f"signals/{parts[3]}"].append(log.path)
+        self.rows = {log.path: log.rows for log in content.logs}
+        self.splits: Counter[str] = Counter()
+        whole = self.files["documents"] and not set(self.files["documents"]) & set(damaged)
+        self.placements = Placements(texts) if whole else None
+        self._inputs = pa.array([one.path for one in content.components[component].inputs], pa.string())
+        self._rules: dict[str, list[Rule]] = defaultdict(list)
+        for name, block, _, rule in deciding_rules(content):
+            if name == component:
+                self._rules[block].append(rule)
+        self._previous: dict[str, _Place] = {}
+        self._removed: Counter[tuple[str, ...]] = Counter()
+        self._edited: Counter[tuple[str, ...]] = Counter()
+        self._totals: Counter[str] = Counter()
+        self._usage: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+
+    def findings(self) -> Iterator[str]:
+        """Rows, ids and their order, counts by rule; documents of files that are no input, or in no shard; edits and signals of
+        documents that did not come in; removal rows that tell another origin, or are missing; rules that decide otherwise from
+        the stored signals than they did; edits that do not follow one another up to the final text; figures by language."""
+        number = len(self.files["documents"])
+        odd = [kind for kind in [*self.files, *LOG_SCHEMAS] if len(self.files[kind]) != number]
+        if odd:
+            found = f"{len(self.files[odd[0]])} log files of its {odd[0]}, and {number} of its documents"
+            yield f"component {self.component}: {found}, which cover the same records"
+        for block in self._rules:
+            if number and f"signals/{block}" not in self.files:
+                told = f"the manifest lists no signals of {block}, by which its rules decided"
+                yield f"component {self.component}: {told}"
+        for at in range(max(map(len, self.files.values()))):
+            tables: dict[str, tuple[str, pa.Table]] = {}
+            for kind, paths in self.files.items():
+                if at < len(paths) and paths[at] not in self.damaged:
+                    table = read_parquet(self.corpus, paths[at])
+                    yield from self._recount(kind, paths[at], table)
+                    tables[kind] = paths[at], table
+            if not odd and len(tables) == len(self.files):
+                yield from self._compare(tables)
+        yield from self._check_totals()
+
+    def _recount(self, kind: str, path: str, table: pa.Table) -> Iterator[str]:
+        if table.num_rows != self.rows[path]:
+            yield f"{path}: {table.num_rows} rows, the manifest says {self.rows[path]}"
+        yield from _check_identity(path, table, self.component)
+        self._previous[kind] = yield from _check_order(path, table, self._previous.get(kind), unique=kind != "edits")
+        if kind == "removals":
+            self._removed.update(_counted(table, "step", "stage", "rule"))
+        elif kind == "edits":
+            self._edited.update(_counted(table, "step", "rule"))
+        elif kind == "documents":
+            self._totals.update({"in": table.num_rows, "kept": table["removed_by"].null_count})
+            self.splits.update({one: number for (one,), number in _counted(table, "split").items() if one is not None})
+            yield from self._check_states(path, table)
+            _add_usage(self._usage, table)
+            if self.placements is not None:
+                self.placements.add(table)
+
+    def _check_states(self, path: str, documents: pa.Table) -> Iterator[str]:
+        """A kept document has a text and, in a corpus with tokens, a place; a removed one has none."""
+        kept = pc.is_null(documents["removed_by"]).to_numpy(zero_copy_only=False)
+        has = {name: documents[name].is_valid().to_numpy(zero_copy_only=False) for name in ("text_sha256", "shard", "split")}
+        odd = {"is kept and has no digest of its text": kept & ~has["text_sha256"]}
+        if self.content.tokenizer is not None:
+            odd["is kept and stands in no shard"] = kept & ~has["shard"]
+        if self.content.split is not None:
+            odd["is kept and in no split"] = kept & ~has["split"]
+        odd["was removed and has a place in a shard or split"] = ~kept & (has["shard"] | has["split"])
+        for said, rows in odd.items():
+            for row in np.flatnonzero(rows)[:MOST_FINDINGS].tolist():
+                yield f"{path}: {documents['id'][row]} {said}"
+
+    def _compare(self, tables: dict[str, tuple[str, pa.Table]]) -> Iterator[str]:
+        """All logs of one range of records."""
+        (path, documents), (removals_path, removals), (edits_path, edits) = (
+            tables[kind] for kind in ("documents", "removals", "edits")
+        )
+        known = documents["id"]
+        yield from _strangers(
+            path, documents["file"], documents, self._inputs, f"is of a file that is no input of {self.component}"
+        )
+        yield from _check_removals(path, documents, removals_path, removals)
+        yield from _check_origins(removals_path, removals, documents)
+        yield from _strangers(edits_path, edits["id"], edits, known, "was edited and did not come in")
+        yield from _check_chain(edits_path, edits, documents)
+        for kind, (signals_path, signals) in tables.items():
             if kind.startswith("signals/"):
-                signals = read_parquet(corpus, paths[at])
-                yield from _strangers(paths[at], signals["id"], signals, documents["id"], "was measured and did not come in")
-                yield from _check_decisions(paths[at], kind.partition("/")[2], rules, signals, removals)
-        _add_usage(usage, documents)
-    yield from _check_usage(content, component, usage)
+                yield from _strangers(signals_path, signals["id"], signals, known, "was measured and did not come in")
+                yield from _check_decisions(signals_path, kind.partition("/")[2], self._rules, signals, removals)
+
+    def _check_totals(self) -> Iterator[str]:
+        counts = [one for one in self.content.counts if one.component == self.component]
+        for what, mine, theirs in (
+            ("removals", self._removed, _stated(counts, "removed")),
+            ("edits", self._edited, _stated(counts, "edited")),
+        ):
+            if not self._all_read(what):
+                continue
+            for key in sorted(mine.keys() | theirs.keys()):
+                if mine.get(key, 0) != theirs.get(key, 0):
+                    number, said = mine.get(key, 0), theirs.get(key, 0)
+                    yield f"component {self.component}, rule {key[-1]}: {number} rows in {what}, the manifest says {said}"
+        if not self._all_read("documents"):
+            return
+        record = self.content.components[self.component]
+        for what, stated in (("in", record.documents_in), ("kept", record.documents_kept)):
+            if self._totals[what] != stated:
+                found = f"{self._totals[what]} documents {what} by its log, the manifest says {stated}"
+                yield f"component {self.component}: {found}"
+        yield from _check_usage(self.content, self.component, self._usage)
+
+    def _all_read(self, kind: str) -> bool:
+        return bool(self.files[kind]) and not set(self.files[kind]) & set(self.damaged)
 
 
-def check_twins(corpus: Folder, content: Content) -> Iterator[str]:
-    """Documents that are said to have been kept instead of others, and are none; and equal texts in two splits."""
-    ids, twins, texts = [], [], []
-    for log in content.logs:
-        if log.kind == "documents":
-            table = read_parquet(corpus, log.path).select(["id", "split", "text_sha256"])
-            ids.append(table["id"])
-            texts.append(table.filter(pc.is_valid(table["split"])))
-        elif log.kind == "removals":
-            table = read_parquet(corpus, log.path).select(["id", "kept_id", "linked_id"])
-            twins.append((log.path, table.filter(pc.or_(pc.is_valid(table["kept_id"]), pc.is_valid(table["linked_id"])))))
-    if not content.references and not content.dropped and ids:  # else the twin may be in a corpus that is not here
-        known = pa.chunked_array([chunk for column in ids for chunk in column.chunks], pa.string())
-        for path, table in twins:
-            for column in ("kept_id", "linked_id"):
-                there = table.filter(pc.is_valid(table[column]))
-                unknown = there.filter(pc.invert(pc.is_in(there[column], value_set=known)))
-                for row in unknown.slice(0, MOST_FINDINGS).to_pylist():
-                    yield f"{path}: {row['id']}: its {column} {row[column]} is no document of the corpus"
-    if texts:
-        held = pa.concat_tables(texts)
-        splits = held.group_by("text_sha256").aggregate([("split", "count_distinct"), ("id", "min"), ("id", "max")])
-        shared = splits.filter(pc.greater(splits["split_count_distinct"], 1)).sort_by("id_min")
-        for row in shared.slice(0, MOST_FINDINGS).to_pylist():
-            yield f"documents {row['id_min']} and {row['id_max']} have the same text and its copies stand in two splits"
+def check_twins(corpus: Folder, manifest: Manifest) -> Iterator[str]:
+    """Documents that are said to have been kept instead of others, and are none; and clusters and texts in two splits."""
+    try:
+        with _all_logs(corpus, manifest) as logs:
+            yield from _check_twins(corpus, logs)
+            yield from _check_splits(corpus, logs)
+    except (duckdb.Error, pa.ArrowException) as error:
+        yield f"logs/documents and logs/removals: cannot be compared: {error}"
+
+
+def _check_twins(corpus: Folder, logs: Logs) -> Iterator[str]:
+    content = logs.manifest.content
+    if content.references or content.dropped:
+        return  # the twin may be in a corpus that is not here
+    # Of ids, 64 bits are compared: so many less bytes to hold.
+    unknown = logs.connection.execute(
+        "with twins as (select hash(kept_id) as h from removals where kept_id is not null union "
+        "select hash(linked_id) from removals where linked_id is not null) "
+        "select h from twins anti join (select hash(id) as h from documents) using (h)"
+    ).fetchmany(MOST_FINDINGS)
+    if not unknown:
+        return
+    rows = logs.sql(
+        "select id, kept_id, linked_id, list_contains($hashes, hash(kept_id)) as kept, "
+        "list_contains($hashes, hash(linked_id)) as linked "
+        f"from removals where kept or linked order by id limit {MOST_FINDINGS}",
+        {"hashes": [one for (one,) in unknown]},
+    )
+    paths = _paths_of(corpus, content, "removals", [row["id"] for row in rows])
+    for row in rows:
+        for name in ("kept", "linked"):
+            if row[name]:
+                yield f"{paths[row['id']]}: {row['id']}: its {name}_id {row[f'{name}_id']} is no document of the corpus"
+
+
+def _check_splits(corpus: Folder, logs: Logs) -> Iterator[str]:
+    split = logs.manifest.content.split
+    if split is None or not split.documents:
+        return
+    largest = max(split.documents.items(), key=lambda item: item[1])[0]  # the others are few, and held
+    for column in ("split_cluster", "text_sha256"):
+        shared = logs.sql(
+            f"select d.id, d.split, d.{column} as shared, h.split as other, h.id as other_id from documents d "
+            f"join (select id, split, {column} from documents where split <> $1) h "
+            f"on d.{column} = h.{column} and d.split <> h.split order by d.id, h.id limit {MOST_FINDINGS}",
+            [largest],
+        )
+        paths = _paths_of(corpus, logs.manifest.content, "documents", [row["id"] for row in shared])
+        for row in shared:
+            where = f"{paths[row['id']]}: {row['id']} is in {row['split']}"
+            if column == "split_cluster":
+                yield f"{where}, others of its cluster {row['shared']} in {row['other']}, such as {row['other_id']}"
+            else:
+                told = f"{row['other_id']} in {row['other']}"
+                yield f"{where} and {told}: they have the same text and its copies stand in two splits"
+
+
+@contextmanager
+def _all_logs(corpus: Folder, manifest: Manifest) -> Generator[Logs, None, None]:
+    with (
+        tempfile.TemporaryDirectory(prefix="corpusmill-verify-") as spill,
+        Logs(corpus, manifest, ["documents", "removals"]) as logs,
+    ):
+        logs.connection.execute(f"set memory_limit='{JOIN_MEMORY}'")
+        logs.connection.execute(f"set temp_directory='{spill}'")
+        logs.connection.execute("set preserve_insertion_order=false")
+        yield logs
+
+
+def _paths_of(corpus: Folder, content: Content, kind: str, ids: list[str]) -> dict[str, str]:
+    """The log in which each of a few documents has its row."""
+    found: dict[str, str] = dict.fromkeys(ids, f"logs/{kind}")
+    for log in content.logs if ids else []:
+        if log.kind == kind:
+            column = read_parquet(corpus, log.path)["id"]
+            here = column.filter(pc.is_in(column, value_set=pa.array(ids, pa.string())))
+            found.update(dict.fromkeys(here.to_pylist(), log.path))
+    return found
+
+
+def _counted(table: pa.Table, *columns: str) -> dict[tuple[str, ...], int]:
+    grouped = table.select(columns).group_by(list(columns)).aggregate([([], "count_all")])
+    return {tuple(row[name] for name in columns): row["count_all"] for row in grouped.to_pylist()}
+
+
+def _stated(counts: list[StageCount], what: str) -> dict[tuple[str, ...], int]:
+    """As the manifest counts removals, or edits."""
+    if what == "removed":
+        return {(one.step, one.stage, rule): number for one in counts for rule, number in one.removed.items()}
+    return {(one.step, rule): number for one in counts for rule, number in one.edited.items()}
+
+
+def _check_identity(path: str, table: pa.Table, component: str) -> Iterator[str]:
+    odd = pc.not_equal(table["id"], printed_ids(table))
+    if table.num_rows and pc.any(odd).as_py():
+        row = pc.index(odd, True).as_py()
+        yield f"{path}: row {row}: id {table['id'][row]} is not that of its component, file and position"
+    if table.num_rows and pc.any(pc.not_equal(table["component"], component)).as_py():
+        yield f"{path}: has rows of another component than {component}"
+
+
+def _check_order(path: str, table: pa.Table, previous: _Place, unique: bool) -> Generator[str, None, _Place]:
+    rows = table.num_rows
+    if not rows:
+        return previous
+    file, position = table["file"], table["position"]
+    if previous is not None:  # an order over all files of a kind is one that makes ids unique over them
+        file = pa.chunked_array([pa.array([previous[0]], file.type), *file.chunks])
+        position = pa.chunked_array([pa.array([previous[1]], position.type), *position.chunks])
+    numbers, before = position.to_numpy(), len(file) - rows
+    same = pc.equal(file.slice(1), file.slice(0, len(file) - 1)).to_numpy()
+    less = pc.less(file.slice(1), file.slice(0, len(file) - 1)).to_numpy()
+    twice = same & (numbers[1:] == numbers[:-1])
+    wrong = np.flatnonzero(less | (same & (numbers[1:] < numbers[:-1])) | (twice if unique else False))
+    if wrong.size:
+        at = int(wrong[0])
+        row = at + 1 - before
+        yield f"{path}: row {row}: {table['id'][row]} {'stands twice' if twice[at] else 'is out of order'}"
+    return file[-1].as_py(), int(numbers[-1])
+
+
+def _check_removals(path: str, documents: pa.Table, removals_path: str, removals: pa.Table) -> Iterator[str]:
+    """Whoever was removed has a removal row, of that stage; and nobody else has."""
+    at = pc.index_in(documents["id"], value_set=removals["id"])
+    told = removals["stage"].take(at)
+    for row in _unequal(documents["removed_by"], told)[:MOST_FINDINGS].tolist():
+        said = f"is said to be removed by {documents['removed_by'][row]}, its removal row says {told[row]}"
+        yield f"{path}: {documents['id'][row]} {said}"
+    unknown = np.flatnonzero(~pc.is_in(removals["id"], value_set=documents["id"]).to_numpy(zero_copy_only=False))
+    for row in unknown[:MOST_FINDINGS].tolist():
+        yield f"{removals_path}: a removal row of {removals['id'][row]}, which is not among its documents"
 
 
 def _strangers(path: str, column: pa.ChunkedArray, table: pa.Table, known: pa.Array, said: str) -> Iterator[str]:
@@ -104,7 +302,7 @@ def _check_origins(path: str, removals: pa.Table, documents: pa.Table) -> Iterat
     at = pc.index_in(removals["id"], value_set=documents["id"])
     known = removals.filter(pc.is_valid(at))
     told = documents.take(at.drop_null())
-    for column, other in (("url", "url"), ("domain", "domain"), ("language", "language"), ("stage", "removed_by")):
+    for column, other in (("url", "url"), ("domain", "domain"), ("language", "language")):
         for row in _unequal(known[column], told[other])[:MOST_FINDINGS].tolist():
             one = known["id"][row]
             yield f"{path}: {one}: {column} is {known[column][row]}, its row in the document log says {told[other][row]}"
@@ -144,7 +342,11 @@ def _check_chain(path: str, edits: pa.Table, documents: pa.Table) -> Iterator[st
 
 def _check_decisions(path: str, block: str, rules: dict[str, list[Rule]], signals: pa.Table, removals: pa.Table) -> Iterator[str]:
     """The rules of the manifest, applied to the stored signals, remove what was removed, for the reason on record."""
-    decision = decide(rules.get(block, []), signals)
+    try:
+        decision = decide(rules.get(block, []), signals)
+    except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+        yield f"{path}: its rules cannot be applied: {error}"
+        return
     removed = decision.first >= 0
     decided, gone = signals["id"].filter(pa.array(removed)), removals.filter(pc.equal(removals["stage"], block))
     for row in np.flatnonzero(~pc.is_in(decided, value_set=gone["id"]).to_numpy(zero_copy_only=False))[:MOST_FINDINGS].tolist():

@@ -24,6 +24,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from manifests.identity import keyed_hash
 from manifests.manifest import LARGEST_VOCABULARY
+from manifests.tokenizer_file import byte_of_character
 from stages import text_buffers
 from stages.shards import token_dtype
 from stages.stage import DataFile, Options
@@ -328,7 +329,7 @@ class Encoder:
         raise TokenizerError(f"no special token begins a document: looked for {', '.join(names)}; it has {known}")
 
     def _byte_table(self, vocabulary: dict[str, int], added: dict[int, str]) -> list[bytes]:
-        byte_of = _byte_of_character()
+        byte_of = byte_of_character()
         missing = sorted(byte_of[character] for character in byte_of if character not in vocabulary)
         if missing:
             raise TokenizerError(f"{len(missing)} of 256 bytes are no tokens, the first is {missing[0]:#04x}: text would vanish")
@@ -448,13 +449,6 @@ def _groups(places: np.ndarray) -> Iterator[tuple[int, int]]:
         last = max(first + 1, int(np.searchsorted(places, places[first] + ENCODED_AT_ONCE, side="right")) - 1)
         yield first, last
         first = last
-
-
-def _byte_of_character() -> dict[str, int]:
-    """GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes, ascending, for U+0100 and on."""
-    itself = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in itself]
-    return {chr(byte): byte for byte in itself} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
 
 
 def _probes(special: list[str]) -> list[str]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from manifests import verify as verify_module
+from manifests import cross_checks, shard_checks
 from manifests.manifest import Manifest, ManifestError, digest
 from manifests.storage import Folder
 from manifests.verify import verify
@@ -320,13 +320,14 @@ def test_a_file_that_declares_more_rows_than_the_manifest_is_not_read(corpus: Co
     table = pq.read_table(corpus.folder / path)
     pq.write_table(pa.concat_tables([table] * 9), corpus.folder / path)
     corpus.reseal(path)
-    plain = verify_module.read_parquet
+    plain = shard_checks.read_parquet
 
     def watched(folder: Folder, name: str) -> pa.Table:
         read.append(name)
         return plain(folder, name)
 
-    monkeypatch.setattr(verify_module, "read_parquet", watched)
+    for module in (cross_checks, shard_checks):
+        monkeypatch.setattr(module, "read_parquet", watched)
     assert named(corpus.findings(), path, f"{9 * len(table)} rows, the manifest says {len(table)}")
     assert read and path not in read
 
