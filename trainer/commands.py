@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
-import traceback
 from enum import Enum, StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trainer.exits import BAD_USAGE, FAILED, SIGNALLED, end, explain, need_torch
 from trainer.presets import CPU_PRESET, DEFAULT_PRESET, PRESETS
 
 if TYPE_CHECKING:
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
     from trainer.ranks import Ranks
 
 app = typer.Typer(help="Train on a corpus, and score what was trained.", no_args_is_help=True, pretty_exceptions_enable=False)
-
-FAILED, BAD_USAGE, SIGNALLED = 1, 2, 128
 
 MODEL, BUDGET, DATA, OPTIMISATION, MACHINE = "Model", "Budget", "Data", "Optimisation", "Machine and run"
 
@@ -163,7 +159,7 @@ def train(
     resume, from_step = options.pop("resume"), options.pop("from_step")
     options["skip_steps"] = _ranges(skip_steps)
     config = _configuration(options, model, mixture, options.pop("mixture_recipe"))
-    _need_torch()
+    need_torch()
     from trainer.loop import train as run
     from trainer.progress import RunProgress
     from trainer.ranks import Ranks
@@ -176,16 +172,16 @@ def train(
             print(outcome.line(), flush=True)
         ranks.barrier()  # torchrun ends all ranks as soon as one fails, so the result is out before that
     except Exception as error:
-        _explain(error, ranks)
+        explain(error, ranks)
     finally:
         if ranks is not None:
             ranks.leave()
     if outcome.unsaved:
-        _end(FAILED, outcome.unsaved)
+        end(FAILED, outcome.unsaved)
     if outcome.stopped_by:
-        _end(SIGNALLED + outcome.stopped_by, f"stopped by signal {outcome.stopped_by} after step {outcome.steps}; saved")
+        end(SIGNALLED + outcome.stopped_by, f"stopped by signal {outcome.stopped_by} after step {outcome.steps}; saved")
     if outcome.exhausted:
-        _end(FAILED, f"{outcome.exhausted} (the checkpoint of step {outcome.steps} was saved)")
+        end(FAILED, f"{outcome.exhausted} (the checkpoint of step {outcome.steps} was saved)")
 
 
 def _configuration(
@@ -201,12 +197,12 @@ def _configuration(
     if options["preset"] is None:
         options["preset"] = _usual_preset(options["device"])
     if recipe is not None and options["mixture"]:
-        _end(BAD_USAGE, "a mixture comes from --mixture or from --mixture-recipe")
+        end(BAD_USAGE, "a mixture comes from --mixture or from --mixture-recipe")
     try:
         config = TrainConfig.check(**options)
         return config if recipe is None else _with_mixture(config, options, recipe)
     except (ConfigurationError, MixtureError) as error:
-        _end(BAD_USAGE, str(error))
+        end(BAD_USAGE, str(error))
 
 
 def _usual_preset(device: str) -> str:
@@ -214,7 +210,7 @@ def _usual_preset(device: str) -> str:
     try:
         import torch
     except ImportError:
-        return DEFAULT_PRESET  # said below, by `_need_torch`
+        return DEFAULT_PRESET  # said below, by `need_torch`
     if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
         return DEFAULT_PRESET
     typer.echo(f"no GPU is used, so the model is {CPU_PRESET!r}; --preset names another", err=True)
@@ -285,7 +281,7 @@ def doremi(
     for name in ("reference", "step_size", "smoothing", "as_json"):
         options.pop(name)
     config = _configuration(options, model, mixture, None)
-    _need_torch()
+    need_torch()
     from trainer.doremi import MIXTURE
     from trainer.doremi import doremi as learn
     from trainer.progress import RunProgress
@@ -302,12 +298,12 @@ def doremi(
                 _show_learned(learned, str(Path(out) / MIXTURE))
         ranks.barrier()
     except Exception as error:
-        _explain(error, ranks)
+        explain(error, ranks)
     finally:
         if ranks is not None:
             ranks.leave()
     if learned.stopped_by:
-        _end(SIGNALLED + learned.stopped_by, f"stopped by signal {learned.stopped_by}; no mixture was learned")
+        end(SIGNALLED + learned.stopped_by, f"stopped by signal {learned.stopped_by}; no mixture was learned")
 
 
 def _show_learned(learned: Learned, path: str) -> None:
@@ -339,9 +335,9 @@ def evaluate(
     cache: Cache = None,
 ) -> None:
     """Scores a checkpoint on held-out documents, in bits per byte of their text."""
-    _need_torch()
+    need_torch()
     if sequence_length is not None and sequence_length < 2:
-        _end(BAD_USAGE, f"--sequence-length {sequence_length}: a row needs at least 2 tokens")
+        end(BAD_USAGE, f"--sequence-length {sequence_length}: a row needs at least 2 tokens")
     from trainer.ranks import Ranks
     from trainer.scoring import score_checkpoint
 
@@ -350,7 +346,7 @@ def evaluate(
         ranks = Ranks.join(device.value)
         score = score_checkpoint(checkpoint, manifest, split.value, ranks, sequence_length, dtype.value, cache)
     except Exception as error:
-        _explain(error, ranks)
+        explain(error, ranks)
     finally:
         if ranks is not None:
             ranks.leave()
@@ -365,13 +361,13 @@ def _pairs(given: list[str] | None, option: str, convert: Any) -> dict[str, Any]
     for pair in given or []:
         name, equals, value = pair.partition("=")
         if name in pairs:
-            _end(BAD_USAGE, f"{option} {pair!r}: {name} has a value already")
+            end(BAD_USAGE, f"{option} {pair!r}: {name} has a value already")
         try:
             if not (name and equals):
                 raise ValueError
             pairs[name] = convert(value)
         except ValueError:
-            _end(BAD_USAGE, f"{option} {pair!r}: expected NAME=VALUE")
+            end(BAD_USAGE, f"{option} {pair!r}: expected NAME=VALUE")
     return pairs
 
 
@@ -383,7 +379,7 @@ def _ranges(given: list[str] | None) -> list[tuple[int, int]]:
         try:
             found.append((int(first), int(last if dash else first)))
         except ValueError:
-            _end(BAD_USAGE, f"--skip-steps {text!r}: expected a step or a range of steps, such as 120-135")
+            end(BAD_USAGE, f"--skip-steps {text!r}: expected a step or a range of steps, such as 120-135")
     return found
 
 
@@ -393,59 +389,3 @@ def _model_value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _need_torch() -> None:
-    """Imports torch. OpenMP's threads sleep while they wait unless the user says otherwise: spinning ones starve each other
-    as soon as a machine is shared (docs/training.md has the figures)."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    try:
-        import safetensors.torch  # noqa: F401
-    except ImportError as error:
-        _end(FAILED, f"{error}; the trainer's libraries are missing: pip install 'corpusmill[trainer]'")
-
-
-def _explain(error: Exception, ranks: Ranks | None) -> NoReturn:
-    """Ends with a clear line for the errors that a user can cause; anything else is a bug and keeps its traceback.
-
-    On GPUs a rank that fails leaves at once: the others may wait for it in a collective, and a group that is left in order waits
-    for them.
-    """
-    try:
-        _raise(error)
-    except Exception as end:
-        if ranks is None or ranks.world == 1 or ranks.device.type != "cuda":
-            raise
-        if not isinstance(end, typer.Exit):
-            traceback.print_exception(end)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(end.exit_code if isinstance(end, typer.Exit) else FAILED)
-
-
-def _raise(error: Exception) -> NoReturn:
-    from manifests.manifest import ManifestError
-    from manifests.storage import StorageError
-    from trainer.checkpoint import CheckpointError
-    from trainer.configuration import ConfigurationError
-    from trainer.corpus import CorpusError
-    from trainer.evaluation import EvaluationError
-    from trainer.loader import LoaderError
-    from trainer.metrics import DivergedError
-    from trainer.ranks import RanksError, is_lost_rank
-
-    if is_lost_rank(error):
-        _end(FAILED, f"another rank is gone, and this one ends with it; --resume goes on from the newest checkpoint ({error})")
-    if isinstance(error, (ConfigurationError, RanksError)):
-        _end(BAD_USAGE, str(error))
-    expected = (
-        ManifestError, StorageError, CheckpointError, CorpusError, EvaluationError, LoaderError, DivergedError, OSError,
-    )  # fmt: skip
-    if isinstance(error, expected):
-        _end(FAILED, str(error))
-    raise error
-
-
-def _end(code: int, message: str) -> NoReturn:
-    print(f"error: {message}" if code in (FAILED, BAD_USAGE) else message, file=sys.stderr, flush=True)
-    raise typer.Exit(code)
