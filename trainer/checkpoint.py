@@ -199,9 +199,10 @@ class Saver:
         for kind, tensors in kinds.items():
             for name, tensor in tensors.items():
                 parts = []
-                for shard in range(self.layout.shards if tensor.ndim else 1):
-                    first, rows = self.layout.rows(len(tensor), shard) if tensor.ndim else (0, 1)
-                    holders = self.layout.holders(shard) if tensor.ndim else list(range(self.layout.world))
+                cut = bool(tensor.ndim) and not self.layout.everywhere(tensor)
+                for shard in range(self.layout.shards if cut else 1):
+                    first, rows = self.layout.rows(len(tensor), shard) if cut else (0, len(tensor) if tensor.ndim else 1)
+                    holders = self.layout.holders(shard) if cut else list(range(self.layout.world))
                     writer = min(holders, key=lambda rank: (load[rank], rank)) if self.shared else 0
                     if not rows:
                         continue
@@ -318,6 +319,7 @@ def load_optimiser(folder: Path, model: torch.nn.Module, optimiser: torch.optim.
             for parameter in group["params"]
         }
         parameters = _weights(model)
+        wanted = _states(model, optimiser)  # where it has a state of other shapes than its parameters have
         random = torch.empty(index[RANDOM].shape, dtype=torch.uint8)
         held.fill(RANDOM, index[RANDOM], random, ALONE)
         optimiser.state.clear()
@@ -333,9 +335,11 @@ def load_optimiser(folder: Path, model: torch.nn.Module, optimiser: torch.optim.
             elif not entry.shape:
                 place = parameter.device if steps_on_device[id(parameter)] else "cpu"
                 state = torch.zeros((), dtype=held.dtype(name, entry), device=place)
+            elif name in wanted and entry.shape == list(wanted[name].shape):
+                state = torch.zeros_like(wanted[name], dtype=held.dtype(name, entry))
             else:
                 raise CheckpointError(f"{folder / INDEX}: {name} has shape {entry.shape}, its parameter {list(parameter.shape)}")
-            held.fill(name, entry, state, layout)
+            held.fill(name, entry, state, ALONE if layout.everywhere(state) else layout)
             optimiser.state[parameter][found[2]] = state
         try:
             torch.set_rng_state(random)
@@ -452,7 +456,7 @@ def _weights(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def _states(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Tensors of an optimiser's state by parameter and name; each is as its parameter is, or a single number."""
+    """Tensors of an optimiser's state by parameter and name; each is as its parameter is, or the same on every rank."""
     return {
         f"{name}.{key}": value
         for name, parameter in model.named_parameters()

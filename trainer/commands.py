@@ -61,6 +61,16 @@ class Recompute(StrEnum):
     full = "full"
 
 
+class Optimiser(StrEnum):
+    adamw = "adamw"
+    muon = "muon"
+
+
+class Course(StrEnum):
+    cosine = "cosine"
+    wsd = "wsd"
+
+
 class HeldOut(StrEnum):
     validation = "validation"
     test = "test"
@@ -76,7 +86,7 @@ PresetName = Annotated[
     str | None, _option(MODEL, f"One of {', '.join(PRESETS)}. Default: {DEFAULT_PRESET} on a GPU, {CPU_PRESET} without one.")
 ]
 ModelChanges = Annotated[
-    list[str] | None, _option(MODEL, "Changes the preset: layers=6, width=256, heads, kv_heads, hidden, tied, qk_norm, …")
+    list[str] | None, _option(MODEL, "Changes the preset: layers=6, width=256, heads, kv_heads, hidden, tied, feed=relu2, …")
 ]
 Attention = Annotated[Masking, _option(MODEL, "masked: within each document; sdpa: over the whole row, across documents.")]
 Tokens = Annotated[int | None, _option(BUDGET, "Train on this many target tokens.")]
@@ -86,7 +96,7 @@ BatchTokens = Annotated[int | None, _option(DATA, "Tokens in a step, over all ra
 MicroBatch = Annotated[int | None, _option(DATA, "Rows that a rank computes at a time.")]
 Weights = Annotated[list[str] | None, _option(DATA, "COMPONENT=WEIGHT, share of target tokens; repeat. Default: natural.")]
 MaxEpochs = Annotated[float | None, _option(DATA, "Stop, and fail, rather than repeat a component more often.")]
-LearningRate = Annotated[float | None, _option(OPTIMISATION, "Peak rate.")]
+LearningRate = Annotated[float | None, _option(OPTIMISATION, "Peak rate; of matrices under Muon, the others in proportion.")]
 Seed = Annotated[int, _option(OPTIMISATION, "Of weights and of the order of rows.")]
 OnDevice = Annotated[Device, _option(MACHINE, "auto takes a GPU where there is one.")]
 InPrecision = Annotated[Precision, _option(MACHINE, "auto: bfloat16 autocast on a GPU, float32 on a CPU.")]
@@ -117,10 +127,18 @@ def train(
     ] = None,
     max_epochs: MaxEpochs = None,
     learning_rate: LearningRate = None,
-    warmup: Annotated[float, _option(OPTIMISATION, "Share of the budget in which the rate rises.")] = 0.05,
-    final_rate: Annotated[float, _option(OPTIMISATION, "Share of the peak rate left at the end.")] = 0.05,
-    weight_decay: Annotated[float, _option(OPTIMISATION, "On matrices only.")] = 0.1,
-    clip: Annotated[float, _option(OPTIMISATION, "Largest gradient norm.")] = 1.0,
+    optimiser: Annotated[
+        Optimiser | None,
+        _option(OPTIMISATION, "muon: for matrices, AdamW for the rest. Default of this and what follows: by preset."),
+    ] = None,
+    schedule: Annotated[
+        Course | None, _option(OPTIMISATION, "Of the rate: a cosine, or level and then falling in a line (wsd).")
+    ] = None,
+    warmup: Annotated[float | None, _option(OPTIMISATION, "Share of the budget in which the rate rises.")] = None,
+    cooldown: Annotated[float | None, _option(OPTIMISATION, "Of wsd: share of the budget in which the rate falls.")] = None,
+    final_rate: Annotated[float | None, _option(OPTIMISATION, "Share of the peak rate left at the end.")] = None,
+    weight_decay: Annotated[float | None, _option(OPTIMISATION, "On matrices only; Muon's falls to 0.")] = None,
+    clip: Annotated[float | None, _option(OPTIMISATION, "Largest gradient norm; 0: any.")] = None,
     z_loss: Annotated[float, _option(OPTIMISATION, "Coefficient of log Z squared.")] = 0.0,
     seed: Seed = 0,
     device: OnDevice = Device.auto,

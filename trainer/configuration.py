@@ -41,8 +41,10 @@ class TrainConfig(BaseModel):
     budget in tokens or steps. `mixture` is a short way to give a single phase.
 
     The budget is one of `seconds` (on the clock), `tokens` (targets) or `steps`. `batch_tokens` are the slots of a step over
-    all ranks, `micro_batch` the rows that one rank computes at a time. `warmup` and `final_rate` are shares: of the budget,
-    and of the peak rate. `skip_steps` are ranges of steps, both ends included, whose rows are passed over without an update.
+    all ranks, `micro_batch` the rows that one rank computes at a time. `warmup`, `cooldown` and `final_rate` are shares: of the
+    budget in which the rate rises, of that in which it falls under `wsd`, and of the peak rate. `learning_rate` is that of
+    matrices under Muon, and all others keep their proportion to it. `skip_steps` are ranges of steps, both ends
+    included, whose rows are passed over without an update.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
@@ -61,10 +63,13 @@ class TrainConfig(BaseModel):
     max_epochs: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     skip_steps: tuple[tuple[int, int], ...] = ()
     learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    warmup: float = Field(default=0.05, ge=0, lt=1)
-    final_rate: float = Field(default=0.05, ge=0, le=1)
-    weight_decay: float = Field(default=0.1, ge=0, allow_inf_nan=False)
-    clip: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    optimiser: Literal["adamw", "muon"] | None = None
+    schedule: Literal["cosine", "wsd"] | None = None
+    warmup: float | None = Field(default=None, ge=0, lt=1)
+    cooldown: float | None = Field(default=None, ge=0, le=1)
+    final_rate: float | None = Field(default=None, ge=0, le=1)
+    weight_decay: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    clip: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     z_loss: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     seed: int = Field(default=0, ge=0, lt=2**63)
     attention: Literal["masked", "sdpa"] = "masked"
@@ -128,6 +133,14 @@ class TrainConfig(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _rates_fit(self) -> TrainConfig:
+        if self.cooldown is not None and self.said("schedule") != "wsd":
+            raise ValueError("cooldown is a part of schedule wsd; a cosine falls from the end of the warmup on")
+        if self.said("schedule") == "wsd" and self.said("warmup") + self.said("cooldown") > 1:
+            raise ValueError(f"warmup {self.said('warmup')} and cooldown {self.said('cooldown')} are more than the whole budget")
+        return self
+
+    @model_validator(mode="after")
     def _ranks_fit(self) -> TrainConfig:
         if self.replicas is not None and self.parallel != "hsdp":
             raise ValueError(f"replicas are those of parallel hsdp, not {self.parallel}: leave them out, or use hsdp")
@@ -157,16 +170,31 @@ class TrainConfig(BaseModel):
     def rows_a_step(self) -> int:
         return self.batch_tokens_a_step // self.row_tokens
 
+    def said(self, name: str) -> Any:
+        """An option that the preset decides unless it is given: one of BY_PRESET."""
+        given = getattr(self, name)
+        return getattr(PRESETS[self.preset], name) if given is None else given
+
     @property
     def peak_rate(self) -> float:
-        return self.learning_rate or PRESETS[self.preset].learning_rate
+        preset = PRESETS[self.preset]
+        return self.learning_rate or (preset.muon_rate if self.said("optimiser") == "muon" else preset.learning_rate)
+
+    @property
+    def norm_limit(self) -> float:
+        """Above which gradients are scaled down."""
+        return float(self.said("clip")) or float("inf")
 
     @property
     def seconds_budget(self) -> float | None:
         return DEFAULT_SECONDS if self.seconds is None and self.tokens is None and self.steps is None else self.seconds
 
     def architecture(self, vocabulary: int) -> Architecture:
-        return PRESETS[self.preset].build(vocabulary, **self.model)
+        """A window that nothing was said of is half a row, in tokens: it stays what it is when rows of other lengths are read."""
+        found = PRESETS[self.preset].build(vocabulary, **self.model)
+        if found.window or not any(found.short(layer) for layer in range(found.layers)):
+            return found
+        return found.model_copy(update={"window": max(1, self.row_tokens // 2)})
 
     def micro_batches(self, world: int) -> tuple[int, int]:
         """(rows in a micro-batch, micro-batches) of each rank in a step; ConfigurationError when rows cannot be shared out."""
@@ -192,7 +220,7 @@ class TrainConfig(BaseModel):
 
     def differences(self, other: dict[str, Any]) -> list[str]:
         """Options that decide the result and differ from a saved configuration, as `name: there -> here`."""
-        mine, other = _said(json.loads(self.model_dump_json())), _said(_with_phases(other))
+        mine, other = (_said(of, self.preset) for of in (json.loads(self.model_dump_json()), _with_phases(other)))
         decisive = {"tokens", "steps"} if any(phase.share is not None for phase in self.phases) else set()
         return [
             f"{name}: {other.get(name)!r} -> {mine[name]!r}"
@@ -210,6 +238,10 @@ MAY_CHANGE = {
 compared by digest, wherever it lies. Where phases are shares of the budget, it decides what is computed.)"""
 
 
+BY_PRESET = ("optimiser", "schedule", "warmup", "cooldown", "final_rate", "weight_decay", "clip")
+"""Options that are as the preset has them where they are None."""
+
+
 def _with_phases(given: dict[str, Any]) -> dict[str, Any]:
     """Options with `phases` where they have `mixture`."""
     if "mixture" not in given:
@@ -220,10 +252,12 @@ def _with_phases(given: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "phases": [{"mixture": given["mixture"] or {}, "rows": None}]}
 
 
-def _said(given: dict[str, Any]) -> dict[str, Any]:
-    """Options with what phases leave open left out, as runs of earlier versions saved them."""
+def _said(given: dict[str, Any], preset: str) -> dict[str, Any]:
+    """Options as they work: with what the preset decides put in, and what phases leave open left out, as runs of earlier
+    versions saved them."""
     phases = [{name: value for name, value in phase.items() if value is not None} for phase in given["phases"]]
-    return {**given, "phases": phases}
+    open_ones = {name: getattr(PRESETS[preset], name) for name in BY_PRESET if given.get(name) is None}
+    return {**given, **open_ones, "phases": phases}
 
 
 def _readable(error: ValidationError) -> str:

@@ -32,7 +32,7 @@ from trainer.ledger import Ledger
 from trainer.loader import IGNORED, LoaderError
 from trainer.loop import OWN_TO_A_RANK, Run, code_sha256, train
 from trainer.metrics import DivergedError, Metrics, Readings
-from trainer.model import GPT, document_mask
+from trainer.model import GPT, row_masks
 from trainer.optimisation import set_rate
 from trainer.presets import Architecture
 from trainer.progress import RunProgress
@@ -182,15 +182,15 @@ class Proxy(Run):
                 nats = nats if at_once else self._nats(self.forward, micro_batch)
                 loss = (nats.sum(dim=1) * each_token[micro_batch[3]]).sum()
                 (loss * self.ranks.world).backward()  # type: ignore[no-untyped-call]
-        norm = self.spread.clip(self.config.clip)
-        self.clipped += norm > self.config.clip
+        norm = self.spread.clip(self.config.norm_limit)
+        self.clipped += norm > self.config.norm_limit
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         return torch.cat((torch.stack((norm.detach(), self.clipped)), nats_by_component))
 
     def _nats(self, model: nn.Module, micro_batch: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
         tokens, targets, segments, _ = micro_batch
-        mask = document_mask(segments) if self.config.attention == "masked" else None
+        mask = row_masks(self.architecture, segments, self.config.attention == "masked")
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == "bfloat16"):
             nats, _ = model(tokens, mask, targets)
         return cast(Tensor, nats)

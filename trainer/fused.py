@@ -31,43 +31,50 @@ ELEMENTS = 1_024
 
 
 @torch.library.custom_op("corpusmill::token_nats", mutates_args=())
-def token_nats(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """(nats, log Z) of each row of logits (n, vocabulary), float32; nats are 0 where the target is IGNORED."""
+def token_nats(logits: Tensor, targets: Tensor, soft_cap: float = 0.0) -> tuple[Tensor, Tensor]:
+    """(nats, log Z) of each row of logits (n, vocabulary), float32; nats are 0 where the target is IGNORED. With `soft_cap`, of
+    soft_cap x tanh(logits / soft_cap)."""
     rows, vocabulary = logits.shape
     nats, log_z = (torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in range(2))
-    _nats_kernel[(rows,)](logits, targets, nats, log_z, vocabulary, logits.stride(0), IGNORED, COLUMNS, num_warps=8)
+    _nats_kernel[(rows,)](
+        logits, targets, nats, log_z, vocabulary, logits.stride(0), soft_cap, IGNORED, COLUMNS, soft_cap > 0, num_warps=8
+    )
     return nats, log_z
 
 
 @token_nats.register_fake
-def _(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def _(logits: Tensor, targets: Tensor, soft_cap: float = 0.0) -> tuple[Tensor, Tensor]:
     found = logits.new_empty(logits.shape[0], dtype=torch.float32)
     return found, torch.empty_like(found)
 
 
 @torch.library.custom_op("corpusmill::token_nats_backward", mutates_args=())
-def _token_nats_backward(logits: Tensor, targets: Tensor, log_z: Tensor, of_nats: Tensor, of_log_z: Tensor) -> Tensor:
+def _token_nats_backward(
+    logits: Tensor, targets: Tensor, log_z: Tensor, of_nats: Tensor, of_log_z: Tensor, soft_cap: float
+) -> Tensor:
     rows, vocabulary = logits.shape
     gradient = torch.empty_like(logits)
     _nats_backward_kernel[(rows,)](
-        logits, targets, log_z, of_nats, of_log_z, gradient, vocabulary, logits.stride(0), gradient.stride(0), IGNORED, COLUMNS,
-        num_warps=8,
+        logits, targets, log_z, of_nats, of_log_z, gradient, vocabulary, logits.stride(0), gradient.stride(0), soft_cap, IGNORED,
+        COLUMNS, soft_cap > 0, num_warps=8,
     )  # fmt: skip
     return gradient
 
 
 @_token_nats_backward.register_fake
-def _(logits: Tensor, targets: Tensor, log_z: Tensor, of_nats: Tensor, of_log_z: Tensor) -> Tensor:
+def _(logits: Tensor, targets: Tensor, log_z: Tensor, of_nats: Tensor, of_log_z: Tensor, soft_cap: float) -> Tensor:
     return torch.empty_like(logits)
 
 
-def _nats_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*inputs, output[1])
+def _nats_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: tuple[Tensor, Tensor]) -> None:
+    logits, targets, ctx.soft_cap = inputs
+    ctx.save_for_backward(logits, targets, output[1])
 
 
-def _nats_gradient(ctx: Any, of_nats: Tensor, of_log_z: Tensor) -> tuple[Tensor, None]:
+def _nats_gradient(ctx: Any, of_nats: Tensor, of_log_z: Tensor) -> tuple[Tensor, None, None]:
     logits, targets, log_z = ctx.saved_tensors
-    return _token_nats_backward(logits, targets, log_z, of_nats.contiguous(), of_log_z.contiguous()), None
+    gradient = _token_nats_backward(logits, targets, log_z, of_nats.contiguous(), of_log_z.contiguous(), ctx.soft_cap)
+    return gradient, None, None
 
 
 token_nats.register_autograd(_nats_gradient, setup_context=_nats_context)
@@ -83,17 +90,18 @@ def rotated_heads(
     query_gain: Tensor | None,
     key_gain: Tensor | None,
     epsilon: float,
+    normed: bool,
 ) -> tuple[Tensor, Tensor]:
     """Queries (rows, length, heads, width) and keys (rows, length, kv_heads, width) of a projection that holds queries, keys and
-    values, (rows, length, heads + 2 kv_heads, width): divided by their root mean square and scaled where gains are given, then
-    rotated by angles whose cosines and sines are (length, width / 2), float32."""
+    values, (rows, length, heads + 2 kv_heads, width): divided by their root mean square where `normed`, scaled where gains are
+    given, then rotated by angles whose cosines and sines are (length, width / 2), float32."""
     rows, length, _, width = packed.shape
     query, key = (packed.new_empty(rows, length, number, width) for number in (heads, kv_heads))
     grid = (rows * triton.cdiv(length, POSITIONS), heads + kv_heads)
     gains = (cos, cos) if query_gain is None else (query_gain, key_gain)
     _heads_kernel[grid](
         packed, query, key, cos, sin, *gains, epsilon, length, heads, kv_heads,
-        width // 2, query_gain is not None, POSITIONS, num_warps=4,
+        width // 2, normed, query_gain is not None, POSITIONS, num_warps=4,
     )  # fmt: skip
     return query, key
 
@@ -108,6 +116,7 @@ def _(
     query_gain: Tensor | None,
     key_gain: Tensor | None,
     epsilon: float,
+    normed: bool,
 ) -> tuple[Tensor, Tensor]:
     rows, length, _, width = packed.shape
     return packed.new_empty(rows, length, heads, width), packed.new_empty(rows, length, kv_heads, width)
@@ -116,22 +125,22 @@ def _(
 @torch.library.custom_op("corpusmill::rotated_heads_backward", mutates_args=())
 def _rotated_heads_backward(
     packed: Tensor, of_query: Tensor, of_key: Tensor, of_value: Tensor, cos: Tensor, sin: Tensor,
-    query_gain: Tensor | None, key_gain: Tensor | None, epsilon: float,
+    query_gain: Tensor | None, key_gain: Tensor | None, epsilon: float, normed: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The gradient of `packed`, and of the gains (2, width), or of nothing where there are none."""
     rows, length, _, width = packed.shape
     heads, kv_heads = of_query.shape[2], of_key.shape[2]
     gradient = torch.empty_like(packed)
     blocks = rows * triton.cdiv(length, POSITIONS)
-    normed = query_gain is not None
-    sums = packed.new_empty((heads + kv_heads, blocks, width) if normed else (0,), dtype=torch.float32)
+    gained = query_gain is not None
+    sums = packed.new_empty((heads + kv_heads, blocks, width) if gained else (0,), dtype=torch.float32)
     gains = (cos, cos) if query_gain is None else (query_gain, key_gain)
     _heads_backward_kernel[(blocks, heads + 2 * kv_heads)](
         packed, of_query, of_key, of_value, gradient, sums, cos, sin, *gains, epsilon, length, heads, kv_heads,
         *of_query.stride()[:3], *of_key.stride()[:3], *of_value.stride()[:3],
-        width // 2, normed, POSITIONS, num_warps=4,
+        width // 2, normed, gained, POSITIONS, num_warps=4,
     )  # fmt: skip
-    if not normed:
+    if not gained:
         return gradient, sums
     by_head = sums.sum(dim=1)
     return gradient, torch.stack((by_head[:heads].sum(dim=0), by_head[heads:].sum(dim=0)))
@@ -140,7 +149,7 @@ def _rotated_heads_backward(
 @_rotated_heads_backward.register_fake
 def _(
     packed: Tensor, of_query: Tensor, of_key: Tensor, of_value: Tensor, cos: Tensor, sin: Tensor,
-    query_gain: Tensor | None, key_gain: Tensor | None, epsilon: float,
+    query_gain: Tensor | None, key_gain: Tensor | None, epsilon: float, normed: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     shape = (0,) if query_gain is None else (2, packed.shape[-1])
     return torch.empty_like(packed), packed.new_empty(shape, dtype=torch.float32)
@@ -152,21 +161,21 @@ class Heads(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, packed: Tensor, heads: int, kv_heads: int, cos: Tensor, sin: Tensor,
-        query_gain: Tensor | None, key_gain: Tensor | None, epsilon: float,
+        query_gain: Tensor | None, key_gain: Tensor | None, epsilon: float, normed: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        query, key = rotated_heads(packed, heads, kv_heads, cos, sin, query_gain, key_gain, epsilon)
+        query, key = rotated_heads(packed, heads, kv_heads, cos, sin, query_gain, key_gain, epsilon, normed)
         ctx.save_for_backward(packed, cos, sin, query_gain, key_gain)
-        ctx.epsilon = epsilon
+        ctx.epsilon, ctx.normed = epsilon, normed
         return query, key, packed.narrow(2, heads + kv_heads, kv_heads)
 
     @staticmethod
     def backward(ctx: Any, of_query: Tensor, of_key: Tensor, of_value: Tensor) -> tuple[Tensor | None, ...]:
         packed, cos, sin, query_gain, key_gain = ctx.saved_tensors
         gradient, gains = _rotated_heads_backward(
-            packed, _dense(of_query), _dense(of_key), _dense(of_value), cos, sin, query_gain, key_gain, ctx.epsilon
+            packed, _dense(of_query), _dense(of_key), _dense(of_value), cos, sin, query_gain, key_gain, ctx.epsilon, ctx.normed
         )
         of_gains = (None, None) if query_gain is None else (gains[0], gains[1])
-        return gradient, None, None, None, None, *of_gains, None
+        return gradient, None, None, None, None, *of_gains, None, None
 
 
 def _dense(gradient: Tensor) -> Tensor:
@@ -227,15 +236,23 @@ def _(like: Tensor, length: int, half: int, theta: float) -> tuple[Tensor, Tenso
 if triton is not None:
 
     @triton.jit
-    def _nats_kernel(logits, targets, nats, log_z, vocabulary, stride, ignored: tl.constexpr, columns: tl.constexpr):  # type: ignore[no-untyped-def]
+    def _capped(some, soft_cap):  # type: ignore[no-untyped-def]
+        return soft_cap * (2.0 * tl.sigmoid(some * (2.0 / soft_cap)) - 1.0)  # tanh, which not every backend has
+
+    @triton.jit
+    def _nats_kernel(  # type: ignore[no-untyped-def]
+        logits, targets, nats, log_z, vocabulary, stride, soft_cap,
+        ignored: tl.constexpr, columns: tl.constexpr, cap: tl.constexpr,
+    ):  # fmt: skip
         row = tl.program_id(0).to(tl.int64)
         place = tl.arange(0, columns)
         most = tl.full((), float("-inf"), tl.float32)
         total = tl.zeros((), tl.float32)
         for start in range(0, vocabulary, columns):
-            some = tl.load(logits + row * stride + start + place, mask=start + place < vocabulary, other=float("-inf")).to(
-                tl.float32
-            )
+            inside = start + place < vocabulary
+            some = tl.load(logits + row * stride + start + place, mask=inside, other=float("-inf")).to(tl.float32)
+            if cap:
+                some = tl.where(inside, _capped(some, soft_cap), float("-inf"))
             higher = tl.maximum(most, tl.max(some, 0))
             total = total * tl.exp(most - higher) + tl.sum(tl.exp(some - higher), 0)
             most = higher
@@ -243,13 +260,15 @@ if triton is not None:
         target = tl.load(targets + row)
         valid = target != ignored
         chosen = tl.load(logits + row * stride + tl.where(valid, target, 0)).to(tl.float32)
+        if cap:
+            chosen = _capped(chosen, soft_cap)
         tl.store(nats + row, tl.where(valid, whole - chosen, 0.0))
         tl.store(log_z + row, whole)
 
     @triton.jit
     def _nats_backward_kernel(  # type: ignore[no-untyped-def]
-        logits, targets, log_z, of_nats, of_log_z, gradient, vocabulary, stride, out_stride,
-        ignored: tl.constexpr, columns: tl.constexpr,
+        logits, targets, log_z, of_nats, of_log_z, gradient, vocabulary, stride, out_stride, soft_cap,
+        ignored: tl.constexpr, columns: tl.constexpr, cap: tl.constexpr,
     ):  # fmt: skip
         row = tl.program_id(0).to(tl.int64)
         place = tl.arange(0, columns)
@@ -260,13 +279,18 @@ if triton is not None:
         for start in range(0, vocabulary, columns):
             inside = start + place < vocabulary
             some = tl.load(logits + row * stride + start + place, mask=inside, other=float("-inf")).to(tl.float32)
+            if cap:
+                some = tl.where(inside, _capped(some, soft_cap), float("-inf"))
             slope = tl.exp(some - whole) * by_softmax - tl.where(start + place == target, by_nats, 0.0)
+            if cap:
+                share = tl.where(inside, some / soft_cap, 0.0)
+                slope = slope * (1.0 - share * share)
             tl.store(gradient + row * out_stride + start + place, slope.to(gradient.dtype.element_ty), mask=inside)
 
     @triton.jit
     def _heads_kernel(  # type: ignore[no-untyped-def]
         packed, query, key, cos, sin, query_gain, key_gain, epsilon, length, heads, kv_heads,
-        half: tl.constexpr, normed: tl.constexpr, positions: tl.constexpr,
+        half: tl.constexpr, normed: tl.constexpr, gained: tl.constexpr, positions: tl.constexpr,
     ):  # fmt: skip
         blocks = tl.cdiv(length, positions)
         row, head = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(1)
@@ -279,9 +303,11 @@ if triton is not None:
         second = tl.load(source + half, mask=inside, other=0.0).to(tl.float32)
         if normed:
             scale = 1.0 / tl.sqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / (2 * half) + epsilon)[:, None]
+            first, second = first * scale, second * scale
+        if gained:
             gain = query_gain if head < heads else key_gain
-            first = first * scale * tl.load(gain + within).to(tl.float32)
-            second = second * scale * tl.load(gain + half + within).to(tl.float32)
+            first = first * tl.load(gain + within).to(tl.float32)
+            second = second * tl.load(gain + half + within).to(tl.float32)
         c = tl.load(cos + at[:, None] * half + within, mask=inside, other=0.0)
         s = tl.load(sin + at[:, None] * half + within, mask=inside, other=0.0)
         if head < heads:
@@ -295,7 +321,7 @@ if triton is not None:
     def _heads_backward_kernel(  # type: ignore[no-untyped-def]
         packed, of_query, of_key, of_value, gradient, sums, cos, sin, query_gain, key_gain, epsilon, length, heads, kv_heads,
         query_row, query_token, query_head, key_row, key_token, key_head, value_row, value_token, value_head,
-        half: tl.constexpr, normed: tl.constexpr, positions: tl.constexpr,
+        half: tl.constexpr, normed: tl.constexpr, gained: tl.constexpr, positions: tl.constexpr,
     ):  # fmt: skip
         blocks = tl.cdiv(length, positions)
         row, head = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(1)
@@ -323,12 +349,13 @@ if triton is not None:
                 second = tl.load(packed + place + half, mask=inside, other=0.0).to(tl.float32)
                 scale = 1.0 / tl.sqrt((tl.sum(first * first, 1) + tl.sum(second * second, 1)) / (2 * half) + epsilon)[:, None]
                 first, second = first * scale, second * scale
-                gain = query_gain if head < heads else key_gain
-                share = sums + (head * (tl.num_programs(0)) + tl.program_id(0)).to(tl.int64) * (2 * half) + tl.arange(0, half)
-                tl.store(share, tl.sum(of_first * first, 0))
-                tl.store(share + half, tl.sum(of_second * second, 0))
-                of_first = of_first * tl.load(gain + within).to(tl.float32)
-                of_second = of_second * tl.load(gain + half + within).to(tl.float32)
+                if gained:
+                    gain = query_gain if head < heads else key_gain
+                    share = sums + (head * (tl.num_programs(0)) + tl.program_id(0)).to(tl.int64) * (2 * half) + tl.arange(0, half)
+                    tl.store(share, tl.sum(of_first * first, 0))
+                    tl.store(share + half, tl.sum(of_second * second, 0))
+                    of_first = of_first * tl.load(gain + within).to(tl.float32)
+                    of_second = of_second * tl.load(gain + half + within).to(tl.float32)
                 mean = ((tl.sum(of_first * first, 1) + tl.sum(of_second * second, 1)) / (2 * half))[:, None]
                 of_first = (of_first - first * mean) * scale
                 of_second = (of_second - second * mean) * scale

@@ -34,12 +34,12 @@ from trainer import checkpoint, rewind
 from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.corpus import Component, Corpus
 from trainer.evaluation import Score, evaluate_bpb
-from trainer.flops import causal_flops_per_token, mfu, palm_flops_per_token
+from trainer.flops import causal_flops_per_token, mean_keys, mfu, palm_flops_per_token
 from trainer.ledger import Ledger
 from trainer.loader import Batch, Budget, Loader, LoaderError, Phase
 from trainer.metrics import DivergedError, Metrics, Readings, check_step
-from trainer.model import document_mask
-from trainer.optimisation import WarmupCosine, build_adamw, set_rate
+from trainer.model import row_masks
+from trainer.optimisation import WarmupCosine, WarmupStableDecay, build_optimiser, set_decay, set_rate
 from trainer.parallel import Layout, Spread, local
 from trainer.picture import draw
 from trainer.progress import RunProgress
@@ -123,14 +123,18 @@ class Run:
         self.loader = self._open_loader()
         self.keys = self.loader.mean_visible_keys if config.attention == "masked" else (config.row_tokens + 1) / 2
         self.architecture = config.architecture(self.corpus.tokenizer.vocabulary)
+        self.near_keys = self._near_keys()
         self.spread = Spread(
             self.architecture, self.layout, self.device, self.dtype, config.seed,
             config.loss_chunk, config.recompute, self.compiled, config.accumulate,
         )  # fmt: skip
         self.model = self.spread.model
         torch.manual_seed(config.seed)
-        self.optimiser = build_adamw(self.model, config.peak_rate, config.weight_decay)
-        self.schedule = WarmupCosine(config.peak_rate, config.warmup, config.final_rate)
+        self.optimiser = build_optimiser(
+            config.said("optimiser"), self.model, config.peak_rate, config.said("weight_decay"), self.layout,
+            compiled=self.device.type == "cuda" and self.compiled,
+        )  # fmt: skip
+        self.schedule = _schedule(config)
         self.step, self.position, self.tokens, self.spent_seconds = 0, 0, 0, 0.0
         self.clipped_before = 0
         self.lineage: list[str] = []
@@ -225,6 +229,14 @@ class Run:
         budget = Budget(rows, self.config.tokens)
         return Loader(components, self.config.row_tokens, self.config.seed, phases, budget=budget)
 
+    def _near_keys(self) -> float | None:
+        """Keys that an average query sees in a layer with a window; None where no layer has one."""
+        if not self.architecture.short_layers:
+            return None
+        if self.config.attention == "masked":
+            return mean_keys((plan.length for plan in self.loader.plans), self.architecture.window)
+        return mean_keys([np.array([self.config.row_tokens])], self.architecture.window)
+
     def _restore(self, found: Path, state: checkpoint.State) -> None:
         self._refuse_another_run(found, state)
         checkpoint.load_weights(found, self.model, self.layout)
@@ -293,8 +305,13 @@ class Run:
         config, say = self.config, self.progress.note
         a = self.architecture
         say(
-            f"model: {a.layers} layers x {a.width}, {a.heads}/{a.kv_heads} heads, SwiGLU {a.hidden}, vocabulary "
+            f"model: {a.layers} layers x {a.width}, {a.heads}/{a.kv_heads} heads, {a.feed} {a.hidden}, vocabulary "
             f"{a.vocabulary:,}: {a.parameters():,} parameters, {a.matmul_parameters():,} in matmuls"
+            + (f"; {a.short_layers} layers see the last {a.window} tokens only" if a.short_layers else "")
+        )
+        say(
+            f"optimiser: {config.said('optimiser')} at {config.peak_rate:g}, {config.said('schedule')}, weight decay "
+            f"{config.said('weight_decay'):g}, gradient norms up to {config.norm_limit:g}"
         )
         say(
             f"device: {self._device_name()} x {self.ranks.world}, {self.dtype}, "
@@ -393,6 +410,7 @@ class Run:
                         ledger.consumed(self.step, first, self.position, skipped=True)
                     continue
                 rate = self.schedule.rate(spent)
+                set_decay(self.optimiser, spent)
                 waited = time.perf_counter()
                 micro_batches = prefetched.get(self.position)
                 waited = time.perf_counter() - waited
@@ -427,7 +445,7 @@ class Run:
         set_rate(self.optimiser, rate)
         nats_by_component = torch.zeros(len(self.loader.components), device=self.device)
         for n, (tokens, targets, segments, components) in enumerate(micro_batches):
-            mask = document_mask(segments) if self.config.attention == "masked" else None
+            mask = row_masks(self.architecture, segments, self.config.attention == "masked")
             with self.spread.micro_batch(n, len(micro_batches)):
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == "bfloat16"):
                     nats, squares = self.forward(tokens, mask, targets)
@@ -439,8 +457,8 @@ class Run:
             nats_by_component.index_add_(0, components, nats.detach().sum(dim=1))
         if self.ranks.world > 1:
             torch.distributed.all_reduce(nats_by_component)
-        norm = self.spread.clip(self.config.clip)
-        self.clipped += norm > self.config.clip
+        norm = self.spread.clip(self.config.norm_limit)
+        self.clipped += norm > self.config.norm_limit
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         return torch.cat((torch.stack((norm.detach(), self.clipped)), nats_by_component))
@@ -597,7 +615,9 @@ class Run:
         name = self._device_name()
         return {
             "mfu_palm": mfu(each * palm_flops_per_token(self.architecture, length), name, self.dtype),
-            "mfu_causal_exact": mfu(each * causal_flops_per_token(self.architecture, self.keys), name, self.dtype),
+            "mfu_causal_exact": mfu(
+                each * causal_flops_per_token(self.architecture, self.keys, self.near_keys), name, self.dtype
+            ),
         }
 
     def _device_name(self) -> str:
@@ -641,6 +661,13 @@ class _Prefetcher:
             at = position + n * self._rows
             if at not in self._coming:
                 self._coming[at] = self._pool.submit(self._build, at)
+
+
+def _schedule(config: TrainConfig) -> WarmupCosine | WarmupStableDecay:
+    peak, warmup, final = config.peak_rate, config.said("warmup"), config.said("final_rate")
+    if config.said("schedule") == "wsd":
+        return WarmupStableDecay(peak, warmup, config.said("cooldown"), final)
+    return WarmupCosine(peak, warmup, final)
 
 
 def _dtype(config: TrainConfig, device: torch.device) -> str:

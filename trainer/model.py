@@ -1,13 +1,16 @@
-"""The model: a pre-norm decoder with RMSNorm, rotary positions, grouped-query attention and SwiGLU.
+"""The model: a pre-norm decoder with RMSNorm, rotary positions, grouped-query attention and SwiGLU, and the options of
+`trainer.presets.Architecture` on it.
 
 `GPT(architecture)(tokens)` gives logits (n, t, vocabulary); with `targets` it gives, per position, the negative log
 likelihood in nats (float32, 0 where the target is ignored) and log Z squared, without holding all logits at once.
-Attention is causal over the row, or causal within each document where a mask from `document_mask` is given.
+Attention is causal over the row, or causal within each document where a mask from `document_mask` is given; layers with a window
+see the end of that only. `row_masks` makes the masks of all layers once for a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, cast
 
 import torch
@@ -18,12 +21,19 @@ from torch.utils.checkpoint import checkpoint
 
 from trainer import fused
 from trainer.loader import IGNORED
-from trainer.presets import Architecture
+from trainer.presets import GATE_INPUTS, Architecture
 
 INITIAL_DEVIATION = 0.02
 """Standard deviation of initial weights (GPT-2); projections into the residual stream are divided by sqrt(2 x layers)."""
 
+HEAD_DEVIATION = 0.001
+"""Of a head that begins next to zero (nanochat): the first guess is uniform."""
+INPUT_SHARE = 0.1
+"""What a layer reads of the embedding at first, where it has lambdas (nanochat)."""
+
 Mask = Tensor | BlockMask
+Masks = tuple[Mask | None, Mask | None]
+"""Of layers that see everything before them, and of those with a window; None is causal over the row."""
 
 
 class GPT(nn.Module):
@@ -35,46 +45,82 @@ class GPT(nn.Module):
         self.architecture = architecture
         self.loss_chunk = loss_chunk
         self.embedding = nn.Embedding(architecture.vocabulary, architecture.width)
-        self.blocks = nn.ModuleList(Block(architecture) for _ in range(architecture.layers))
-        self.norm = RMSNorm(architecture.width, eps=architecture.norm_epsilon)
+        self.embedding_norm = _norm(architecture, architecture.width) if architecture.embedding_norm else nn.Identity()
+        self.blocks = nn.ModuleList(Block(architecture, layer) for layer in range(architecture.layers))
+        self.norm = _norm(architecture, architecture.width)
         self.head = None if architecture.tied else nn.Linear(architecture.width, architecture.vocabulary, bias=False)
 
     def initialise(self, seed: int, place: Callable[[Tensor, Tensor], Any] = Tensor.copy_) -> None:
         """Draws all weights anew; the same seed gives the same weights on any device, since they are drawn on the CPU, one
         whole parameter at a time. `place(parameter, drawn)` puts them where they belong, or a rank's share of them."""
         generator = torch.Generator().manual_seed(seed)
-        into_residual = INITIAL_DEVIATION / (2 * self.architecture.layers) ** 0.5
+        draw = _gpt2_weights if self.architecture.initialisation == "gpt2" else _uniform_weights
         with torch.no_grad():
             for name, parameter in self.named_parameters():
                 if parameter.ndim < 2:
-                    place(parameter, torch.ones(parameter.shape))
-                    continue
-                deviation = into_residual if name.endswith(("output.weight", "down.weight")) else INITIAL_DEVIATION
-                drawn = torch.empty(parameter.shape, dtype=torch.float32).normal_(0.0, deviation, generator=generator)
-                place(parameter, drawn)
+                    place(parameter, torch.full(parameter.shape, INPUT_SHARE if name.endswith("input_share") else 1.0))
+                else:
+                    place(parameter, draw(name, parameter.shape, self.architecture, generator))
 
-    def forward(self, tokens: Tensor, mask: Mask | None = None, targets: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
-        stream = in_autocast(self.embedding(tokens))
+    def forward(
+        self, tokens: Tensor, mask: Mask | Masks | None = None, targets: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """`mask`: those of `row_masks`, or one of `document_mask` where no layer has a window."""
+        whole, short = self._masks(mask, tokens)
+        stream = start = self.embedding_norm(in_autocast(self.embedding(tokens)))
         rotation = rotary(tokens.shape[1], self.architecture, tokens.device)
-        for block in self.blocks:
-            stream = block(stream, rotation, mask)
+        for layer, block in enumerate(self.blocks):
+            stream = block(stream, start, tokens, rotation, short if self.architecture.short(layer) else whole)
         stream = self.norm(stream)
         weight = self.embedding.weight if self.head is None else self.head.weight
         if targets is None:
-            return F.linear(stream, weight)
+            return capped(F.linear(stream, weight), self.architecture.soft_cap)
         return self._nats(stream.flatten(0, 1), weight, targets)
 
+    def _masks(self, mask: Mask | Masks | None, tokens: Tensor) -> Masks:
+        length, window = tokens.shape[1], self.architecture.window
+        if isinstance(mask, tuple):
+            return mask
+        if not self.architecture.short_layers or length <= window:
+            return mask, mask
+        if mask is None:
+            return None, window_mask(length, window, tokens.device)
+        if isinstance(mask, Tensor):
+            return mask, mask & cast(Tensor, window_mask(length, window, mask.device))
+        raise ValueError("a block mask of whole documents says nothing of a layer's window: use those of row_masks")
+
     def _nats(self, stream: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        flat = targets.flatten()
+        flat, cap = targets.flatten(), self.architecture.soft_cap
         if not self.loss_chunk or len(flat) <= self.loss_chunk:
-            nats, squares = token_nats(stream, weight, flat)
+            nats, squares = token_nats(stream, weight, flat, cap)
         else:
             parts = [
-                cast(tuple[Tensor, Tensor], checkpoint(token_nats, s, weight, t, use_reentrant=False))
+                cast(tuple[Tensor, Tensor], checkpoint(token_nats, s, weight, t, cap, use_reentrant=False))
                 for s, t in zip(torch.split(stream, self.loss_chunk), torch.split(flat, self.loss_chunk), strict=True)
             ]
             nats, squares = (torch.cat(part) for part in zip(*parts, strict=True))
         return nats.view_as(targets), squares.view_as(targets)
+
+
+def _gpt2_weights(name: str, shape: torch.Size, architecture: Architecture, generator: torch.Generator) -> Tensor:
+    into_residual = INITIAL_DEVIATION / (2 * architecture.layers) ** 0.5
+    deviation = into_residual if name.endswith(INTO_STREAM) else INITIAL_DEVIATION
+    return torch.empty(shape, dtype=torch.float32).normal_(0.0, deviation, generator=generator)
+
+
+def _uniform_weights(name: str, shape: torch.Size, architecture: Architecture, generator: torch.Generator) -> Tensor:
+    """What goes into the stream is zero, and gates are half open, so that every layer begins as nothing (nanochat)."""
+    drawn = torch.zeros(shape, dtype=torch.float32)
+    if name.endswith((*INTO_STREAM, "value_gate.weight")):
+        return drawn
+    if name in ("embedding.weight", "head.weight"):
+        return drawn.normal_(0.0, 1.0 if name == "embedding.weight" else HEAD_DEVIATION, generator=generator)
+    bound = (3.0 / architecture.width) ** 0.5
+    return drawn.uniform_(-bound, bound, generator=generator)
+
+
+INTO_STREAM = ("output.weight", "down.weight")
+"""Projections into the residual stream."""
 
 
 def in_autocast(stream: Tensor) -> Tensor:
@@ -83,11 +129,21 @@ def in_autocast(stream: Tensor) -> Tensor:
     return stream.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else stream
 
 
+def capped(logits: Tensor, soft_cap: float) -> Tensor:
+    """Logits within (-soft_cap, soft_cap), float32; as they are where it is 0."""
+    return soft_cap * torch.tanh(logits.float() / soft_cap) if soft_cap else logits
+
+
 class RMSNorm(nn.RMSNorm):
     """With the gain in the input's type, as autocast leaves it out: mixed types would keep the fused kernel away."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+        weight = cast(Tensor | None, self.weight)
+        return F.rms_norm(x, self.normalized_shape, None if weight is None else weight.to(x.dtype), self.eps)
+
+
+def _norm(architecture: Architecture, width: int) -> RMSNorm:
+    return RMSNorm(width, eps=architecture.norm_epsilon, elementwise_affine=architecture.norm_gains)
 
 
 class Block(nn.Module):
@@ -95,43 +151,61 @@ class Block(nn.Module):
 
     recompute = False
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, architecture: Architecture, layer: int) -> None:
         super().__init__()
-        self.attention_norm = RMSNorm(architecture.width, eps=architecture.norm_epsilon)
-        self.attention = Attention(architecture)
-        self.feed_norm = RMSNorm(architecture.width, eps=architecture.norm_epsilon)
-        self.feed = SwiGLU(architecture)
+        self.lambdas = architecture.lambdas
+        if self.lambdas:
+            self.stream_share, self.input_share = (nn.Parameter(torch.ones(1)) for _ in range(2))
+        self.attention_norm = _norm(architecture, architecture.width)
+        self.attention = Attention(architecture, layer)
+        self.feed_norm = _norm(architecture, architecture.width)
+        self.feed = SwiGLU(architecture) if architecture.feed == "swiglu" else SquaredReLU(architecture)
 
-    def forward(self, stream: Tensor, rotation: tuple[Tensor, Tensor], mask: Mask | None) -> Tensor:
+    def forward(
+        self, stream: Tensor, start: Tensor, tokens: Tensor, rotation: tuple[Tensor, Tensor], mask: Mask | None
+    ) -> Tensor:
+        """`stream` and the embeddings that it started as, both (rows, length, width)."""
         if self.recompute and torch.is_grad_enabled():  # nothing here is random, so no random state has to be kept
-            again = checkpoint(self.compute, stream, rotation, mask, use_reentrant=False, preserve_rng_state=False)
+            again = checkpoint(self.compute, stream, start, tokens, rotation, mask, use_reentrant=False, preserve_rng_state=False)
             return cast(Tensor, again)
-        return self.compute(stream, rotation, mask)
+        return self.compute(stream, start, tokens, rotation, mask)
 
-    def compute(self, stream: Tensor, rotation: tuple[Tensor, Tensor], mask: Mask | None) -> Tensor:
-        stream = stream + self.attention(self.attention_norm(stream), rotation, mask)
+    def compute(
+        self, stream: Tensor, start: Tensor, tokens: Tensor, rotation: tuple[Tensor, Tensor], mask: Mask | None
+    ) -> Tensor:
+        if self.lambdas:  # numbers without a dimension leave the stream's type as it is
+            stream = self.stream_share[0] * stream + self.input_share[0] * start
+        stream = stream + self.attention(self.attention_norm(stream), tokens, rotation, mask)
         return cast(Tensor, stream + self.feed(self.feed_norm(stream)))
 
 
 class Attention(nn.Module):
     """Grouped-query attention; queries, keys and values come from one matrix, in this order."""
 
-    def __init__(self, architecture: Architecture) -> None:
+    def __init__(self, architecture: Architecture, layer: int = 0) -> None:
         super().__init__()
         self.heads, self.kv_heads = architecture.heads, architecture.kv_heads
         self.head_width = architecture.head_width
         self.norm_epsilon = architecture.norm_epsilon
-        inner = self.heads * self.head_width
-        self.projection = nn.Linear(architecture.width, inner + 2 * self.kv_heads * self.head_width, bias=False)
+        inner, values = self.heads * self.head_width, self.kv_heads * self.head_width
+        self.projection = nn.Linear(architecture.width, inner + 2 * values, bias=False)
         self.output = nn.Linear(inner, architecture.width, bias=False)
         norms = architecture.qk_norm
-        self.query_norm = RMSNorm(self.head_width, eps=architecture.norm_epsilon) if norms else nn.Identity()
-        self.key_norm = RMSNorm(self.head_width, eps=architecture.norm_epsilon) if norms else nn.Identity()
+        self.query_norm = _norm(architecture, self.head_width) if norms else nn.Identity()
+        self.key_norm = _norm(architecture, self.head_width) if norms else nn.Identity()
+        self.values: nn.Embedding | None = None
+        if architecture.has_values(layer):
+            self.values = nn.Embedding(architecture.vocabulary, values)
+            self.value_gate = nn.Linear(min(GATE_INPUTS, architecture.width), self.kv_heads, bias=False)
 
-    def forward(self, stream: Tensor, rotation: tuple[Tensor, Tensor], mask: Mask | None) -> Tensor:
+    def forward(self, stream: Tensor, tokens: Tensor, rotation: tuple[Tensor, Tensor], mask: Mask | None) -> Tensor:
         rows, length, _ = stream.shape
         packed = self.projection(stream).view(rows, length, self.heads + 2 * self.kv_heads, self.head_width)
-        query, key, value = (heads.transpose(1, 2) for heads in self._heads(packed, rotation))
+        query, key, value = self._heads(packed, rotation)
+        if self.values is not None:
+            gate = 2 * torch.sigmoid(self.value_gate(stream[..., : self.value_gate.in_features]))
+            value = value + gate[..., None] * self.values(tokens).to(value.dtype).view_as(value)
+        query, key, value = (heads.transpose(1, 2) for heads in (query, key, value))
         grouped = self.heads != self.kv_heads
         if isinstance(mask, BlockMask):
             found = _flex()(query, key, value, block_mask=mask, enable_gqa=grouped)
@@ -142,8 +216,9 @@ class Attention(nn.Module):
     def _heads(self, packed: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
         if not (fused.AVAILABLE and packed.is_cuda and self.head_width & (self.head_width - 1) == 0):
             return self.plain_heads(packed, rotation)  # Triton's ranges are powers of two
-        gains = (self.query_norm.weight, self.key_norm.weight) if isinstance(self.query_norm, RMSNorm) else (None, None)
-        found = fused.Heads.apply(packed, self.heads, self.kv_heads, *rotation, *gains, self.norm_epsilon)  # type: ignore[no-untyped-call]
+        normed = isinstance(self.query_norm, RMSNorm)
+        gains = (self.query_norm.weight, self.key_norm.weight) if normed else (None, None)
+        found = fused.Heads.apply(packed, self.heads, self.kv_heads, *rotation, *gains, self.norm_epsilon, normed)  # type: ignore[no-untyped-call]
         return cast(tuple[Tensor, ...], found)
 
     def plain_heads(self, packed: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
@@ -168,17 +243,56 @@ class SwiGLU(nn.Module):
         return cast(Tensor, self.down(F.silu(gate) * up))
 
 
-def token_nats(stream: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+class SquaredReLU(nn.Module):
+    """down(relu(up(x)) squared), So et al. 2021."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        super().__init__()
+        self.up = nn.Linear(architecture.width, architecture.hidden, bias=False)
+        self.down = nn.Linear(architecture.hidden, architecture.width, bias=False)
+
+    def forward(self, stream: Tensor) -> Tensor:
+        return cast(Tensor, self.down(F.relu(self.up(stream)).square()))
+
+
+def token_nats(stream: Tensor, weight: Tensor, targets: Tensor, soft_cap: float = 0.0) -> tuple[Tensor, Tensor]:
     """(nats, log Z squared) of each position, float32 and 0 where the target is IGNORED."""
     logits = F.linear(stream, weight)
     if fused.AVAILABLE and logits.is_cuda:
-        nats, log_z = fused.token_nats(logits, targets)
+        nats, log_z = fused.token_nats(logits, targets, soft_cap)
         return nats, log_z.square() * (targets != IGNORED)
-    logits = logits.float()
+    logits = capped(logits, soft_cap).float()
     nats = F.cross_entropy(logits, targets, reduction="none", ignore_index=IGNORED)
     valid = targets != IGNORED
     chosen = logits.gather(-1, targets.clamp(min=0)[:, None]).squeeze(-1)
     return nats, (nats + chosen).square() * valid
+
+
+def row_masks(architecture: Architecture, segments: Tensor, masked: bool) -> Mask | Masks | None:
+    """The masks of all layers for rows of these segments (n, t); with `masked`, none sees another document. One is made for
+    whole rows or documents, one for those with a window."""
+    window, length = architecture.window, segments.shape[1]
+    whole = document_mask(segments) if masked else None
+    if not architecture.short_layers or length <= window:
+        return whole
+    if not masked:
+        return None, window_mask(length, window, segments.device)
+    if segments.device.type == "cuda":
+        return whole, block_mask(segments, compiled=True, window=window)
+    return whole, cast(Tensor, whole) & cast(Tensor, window_mask(length, window, segments.device))
+
+
+@lru_cache(maxsize=16)
+def window_mask(length: int, window: int, device: torch.device) -> Mask:
+    """Each query sees the last `window` positions, itself included: a block mask on CUDA, else a boolean one (t, t)."""
+    if device.type == "cuda":
+
+        def within(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return (query >= key) & (query - key < window)
+
+        return create_block_mask(within, None, None, length, length, device=device)
+    with torch.inference_mode(False):  # it is kept, and may be asked for by a model that is only read
+        return torch.ones(length, length, dtype=torch.bool, device=device).tril().triu(1 - window)
 
 
 def document_mask(segments: Tensor) -> Mask:
@@ -191,14 +305,19 @@ def document_mask(segments: Tensor) -> Mask:
     return (segments[:, None, :, None] == segments[:, None, None, :]) & causal
 
 
-def block_mask(segments: Tensor, compiled: bool, block: int = 128) -> BlockMask:
-    """`document_mask` for FlexAttention, on any device; `block` queries and keys are skipped or computed together."""
+def block_mask(segments: Tensor, compiled: bool, block: int = 128, window: int = 0) -> BlockMask:
+    """`document_mask` for FlexAttention, on any device; `block` queries and keys are skipped or computed together. With
+    `window`, a query sees that many positions at most, itself included."""
     rows, length = segments.shape
 
     def within(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (query >= key) & (segments[row, query] == segments[row, key])
 
-    return create_block_mask(within, rows, None, length, length, device=segments.device, BLOCK_SIZE=block, _compile=compiled)
+    def near(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return within(row, head, query, key) & (query - key < window)
+
+    allowed = near if window else within
+    return create_block_mask(allowed, rows, None, length, length, device=segments.device, BLOCK_SIZE=block, _compile=compiled)
 
 
 def rotary(length: int, architecture: Architecture, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -81,6 +81,10 @@ class Layout:
     def holders(self, shard: int) -> list[int]:
         return [replica * self.shards + shard for replica in range(self.replicas)]
 
+    def everywhere(self, tensor: Tensor) -> bool:
+        """Whether each shard holds the whole of a tensor: what belongs to a sharded parameter, but is none of its rows."""
+        return self.sharded and not isinstance(tensor, DTensor)
+
     def describe(self, parameters: int) -> str:
         """What lies where, in words, with the bytes of weights, gradients and optimiser on each rank."""
         each = f"{STATE_BYTES * parameters / self.shards / 1e9:.2f} GB of weights, gradients and optimiser"

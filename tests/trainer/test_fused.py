@@ -31,19 +31,21 @@ def assert_close(found: Tensor | None, wanted: Tensor | None) -> None:
     assert (found - wanted).abs().max().item() <= 1e-5 * max(1.0, wanted.abs().max().item())
 
 
-def test_nats_and_log_z_are_those_of_cross_entropy_with_their_gradients() -> None:
+@pytest.mark.parametrize("soft_cap", [0.0, 4.0])
+def test_nats_and_log_z_are_those_of_cross_entropy_with_their_gradients(soft_cap: float) -> None:
     logits = 3 * drawn(7, 5_001)  # more than a program holds at a time, and no multiple of it
     targets = torch.randint(0, 5_001, (7,), generator=torch.Generator().manual_seed(1)).to(DEVICE)
     targets[2] = IGNORED
     of_nats, of_log_z = drawn(7, seed=2), 0.1 * drawn(7, seed=3)
     ours, plain = logits.clone().requires_grad_(), logits.clone().requires_grad_()
-    nats, log_z = fused.token_nats(ours, targets)
-    wanted = F.cross_entropy(plain, targets, reduction="none", ignore_index=IGNORED)
+    nats, log_z = fused.token_nats(ours, targets, soft_cap)
+    limited = soft_cap * torch.tanh(plain / soft_cap) if soft_cap else plain
+    wanted = F.cross_entropy(limited, targets, reduction="none", ignore_index=IGNORED)
     torch.autograd.backward([nats, log_z], [of_nats, of_log_z])
-    torch.autograd.backward([wanted, torch.logsumexp(plain, -1)], [of_nats, of_log_z])
+    torch.autograd.backward([wanted, torch.logsumexp(limited, -1)], [of_nats, of_log_z])
     assert nats[2] == 0
     assert_close(nats, wanted)
-    assert_close(log_z, torch.logsumexp(plain, -1))
+    assert_close(log_z, torch.logsumexp(limited, -1))
     assert_close(ours.grad, plain.grad)
 
 
@@ -59,18 +61,19 @@ def test_swiglu_is_silu_times_up_with_its_gradient() -> None:
     assert_close(ours.grad, plain.grad)
 
 
-@pytest.mark.parametrize("norms", [True, False])
-def test_heads_are_normed_and_rotated_as_by_plain_operations_with_all_gradients(norms: bool) -> None:
-    shape = Architecture(vocabulary=50, layers=1, width=64, heads=4, kv_heads=2, hidden=8, qk_norm=norms)
+@pytest.mark.parametrize(("norms", "gained"), [(True, True), (True, False), (False, True)])
+def test_heads_are_normed_and_rotated_as_by_plain_operations_with_all_gradients(norms: bool, gained: bool) -> None:
+    options = {"vocabulary": 50, "layers": 1, "width": 64, "heads": 4, "kv_heads": 2, "hidden": 8, "norm_gains": gained}
+    shape = Architecture.model_validate({**options, "qk_norm": norms})
     attention = Attention(shape).to(DEVICE)
-    gains = [module.weight for module in (attention.query_norm, attention.key_norm)] if norms else []
+    gains = [module.weight for module in (attention.query_norm, attention.key_norm)] if norms and gained else []
     for number, gain in enumerate(gains):
         gain.data = 1 + 0.3 * drawn(16, seed=number)
     packed = drawn(2, 37, 8, 16)  # no multiple of the positions that a program takes
     rotation = rotary(37, shape, DEVICE)
     found: list[list[Tensor]] = []
     for take in (
-        lambda given: fused.Heads.apply(given, 4, 2, *rotation, *(gains or [None, None]), shape.norm_epsilon),
+        lambda given: fused.Heads.apply(given, 4, 2, *rotation, *(gains or [None, None]), shape.norm_epsilon, norms),
         lambda given: attention.plain_heads(given, rotation),
     ):
         given = packed.clone().requires_grad_()
@@ -79,7 +82,7 @@ def test_heads_are_normed_and_rotated_as_by_plain_operations_with_all_gradients(
         torch.autograd.backward(heads, [drawn(*one.shape, seed=5 + number) for number, one in enumerate(heads)])
         assert given.grad is not None
         found.append([*heads, given.grad, *(gain.grad.clone() for gain in gains if gain.grad is not None)])
-    assert len(found[0]) == (6 if norms else 4)
+    assert len(found[0]) == (6 if norms and gained else 4)
     for ours, plain in zip(*found, strict=True):
         assert_close(ours, plain)
 
