@@ -35,6 +35,11 @@ WHOLE_FILE = "select * from documents where component = ? and file = ?"
 def lives(logs: Logs, id_or_url: str) -> list[Life]:
     """Needs the views `documents`, `removals` and `edits`. The documents with this id or URL, or the first ones of this file
     (`component/file`); a URL may have been crawled several times. Empty when none came in."""
+    return [_life(logs, document) for document in documents_called(logs, id_or_url)]
+
+
+def documents_called(logs: Logs, id_or_url: str, most: int | None = None) -> list[dict[str, Any]]:
+    """Rows of the document log for an id, a URL or a file, as `lives` finds them; at most `most` captures of a URL."""
     try:
         wanted = DocumentId.parse(id_or_url)
         found = logs.sql(
@@ -46,12 +51,13 @@ def lives(logs: Logs, id_or_url: str) -> list[Life]:
     component, _, file = id_or_url.partition("/")
     if not found and file:
         found = logs.sql(f"{WHOLE_FILE} order by position limit {MOST_OF_A_FILE}", [component, file])
+    by_url = "order by component, file, position limit ?"
     if not found:
-        found = logs.sql("select * from documents where url_key = ? order by component, file, position", [url_key(id_or_url)])
+        found = logs.sql(f"select * from documents where url_key = ? {by_url}", [url_key(id_or_url), most])
     if not found:
         bare = id_or_url.split("#")[0].split("?")[0]
-        found = logs.sql("select * from documents where url = ? order by component, file, position", [bare])
-    return [_life(logs, document) for document in found]
+        found = logs.sql(f"select * from documents where url = ? {by_url}", [bare, most])
+    return found
 
 
 def _life(logs: Logs, document: dict[str, Any]) -> Life:

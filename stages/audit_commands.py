@@ -55,7 +55,7 @@ def sample(
         if not rows:
             known = ", ".join(row["rule"] for row in logs.sql("select distinct rule from removals order by rule"))
             fail(f"{rule!r} removed nothing; rules that did: {known or 'none'}")
-        found = marked(logs, rows, _sources(source), personal_data)
+        found = marked(logs, rows, sources_named(source), personal_data)
     if give(found, as_json, as_csv):
         return
     for one in found:
@@ -76,7 +76,7 @@ def text(
     folder, manifest = opened(corpus)
     with logs_of(corpus, folder, manifest, "removals", "documents", "edits") as logs:
         rows = [_row(logs, one) for one in document]
-        found = marked(logs, rows, _sources(source), personal_data)
+        found = marked(logs, rows, sources_named(source), personal_data)
     if not give(found, as_json, as_csv):
         for one in found:
             _show(one, characters)
@@ -97,33 +97,13 @@ def twins(
     as_csv: CsvOption = False,
 ) -> None:
     """Show a removed copy beside the document that was kept instead, with what differs marked in both."""
-    from stages.offending import differences
-    from stages.personal_data import scrub
-    from stages.removed_texts import Texts
-
     folder, manifest = opened(corpus)
     with logs_of(corpus, folder, manifest, "removals", "documents", "edits") as logs:
-        pairs = logs.sql(
-            "select id, kept_id, linked_id, kept_jaccard, linked_jaccard, stage, cluster, cluster_size from removals "
-            "where kept_id is not null and (id = $1 or kept_id = $1) order by component, file, position",
-            [document],
-        )
+        pairs = twins_of(logs, document)
         if not pairs:
             known = logs.sql("select id from documents where id = ?", [document])
             fail(f"{document} has no twin on record" if known else f"no document of {corpus} has the id {document!r}")
-        with Texts(logs, _sources(source)) as texts:
-            both = {one.id: one for one in texts.of([pair[key] for pair in pairs for key in ("id", "kept_id")])}
-    rows = []
-    for pair in pairs:
-        sides = [both[pair["id"]], both[pair["kept_id"]]]
-        shown = [one.text if one.text is None or personal_data else scrub(one.text) for one in sides]
-        marks: Sequence[list[Place]] = ([], [])
-        if shown[0] is not None and shown[1] is not None:
-            marks = differences(shown[0], shown[1])
-        row = dict(pair)
-        for name, side, told, places in zip(("removed", "kept"), sides, shown, marks, strict=True):
-            row[name] = {**_told(side), "text": told, "marks": [place.__dict__ for place in places]}
-        rows.append(row)
+        rows = compared(logs, pairs, sources_named(source), personal_data)
     if give(rows, as_json, as_csv):
         return
     for row in rows:
@@ -143,6 +123,40 @@ def sampled(logs: Logs, rule: str, n: int, seed: int) -> list[dict[str, Any]]:
         "select * from removals where rule = $1 or stage = $1 order by md5(concat($2, chr(10), id)), id limit $3",
         [rule, str(seed), n],
     )
+
+
+def twins_of(logs: Logs, document: str, most: int | None = None) -> list[dict[str, Any]]:
+    """The pairs of a removed copy and the document that stayed, of which `document` is one, in id order; `most` of them."""
+    return logs.sql(
+        "select id, kept_id, linked_id, kept_jaccard, linked_jaccard, stage, cluster, cluster_size from removals "
+        "where kept_id is not null and (id = $1 or kept_id = $1) order by component, file, position limit $2",
+        [document, most],
+    )
+
+
+def compared(
+    logs: Logs, pairs: Sequence[dict[str, Any]], sources: dict[str, str], personal_data: bool = False
+) -> list[dict[str, Any]]:
+    """The pairs of `twins_of`, each with its sides `removed` and `kept`: origin, proof, why_not, text, and marks where they
+    differ."""
+    from stages.offending import differences
+    from stages.personal_data import scrub
+    from stages.removed_texts import Texts
+
+    with Texts(logs, sources) as texts:
+        both = {one.id: one for one in texts.of([pair[key] for pair in pairs for key in ("id", "kept_id")])}
+    rows = []
+    for pair in pairs:
+        sides = [both[pair["id"]], both[pair["kept_id"]]]
+        shown = [one.text if one.text is None or personal_data else scrub(one.text) for one in sides]
+        marks: Sequence[list[Place]] = ([], [])
+        if shown[0] is not None and shown[1] is not None:
+            marks = differences(shown[0], shown[1])
+        row = dict(pair)
+        for name, side, told, places in zip(("removed", "kept"), sides, shown, marks, strict=True):
+            row[name] = {**_told(side), "text": told, "marks": [place.__dict__ for place in places]}
+        rows.append(row)
+    return rows
 
 
 def marked(
@@ -180,7 +194,8 @@ def _told(one: Text) -> dict[str, Any]:
     return {"origin": one.origin, "proof": one.proof, "why_not": one.why_not}
 
 
-def _sources(given: list[str] | None) -> dict[str, str]:
+def sources_named(given: list[str] | None) -> dict[str, str]:
+    """Component → folder, of what --source was given."""
     sources = {}
     for one in given or []:
         component, equals, folder = one.partition("=")

@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from manifests.terminal import terminal, token_progress, visible
 from stages import audit_commands as audit_commands  # adds its commands to the group `audit`
+from stages.audit_browser import commands as audit_browser_commands  # noqa: F401  # and so does this one
 from stages.dedup_commands import dedup
 from stages.export_commands import exports
 

@@ -300,7 +300,7 @@ def takedown(
     try:
         with logs_of(corpus, folder, manifest, "removals", "documents") as logs:
             what = affected(logs, selection, mode)
-        done = take_down(folder, manifest, what, output, reason or "", by or _user()) if output else None
+        done = take_down(folder, manifest, what, output, reason or "", by or user_name()) if output else None
     except (ManifestError, StorageError, OSError) as error:
         fail(str(error))
     told = what.as_json()
@@ -347,6 +347,62 @@ def _show_takedown(what: Affected, near_duplicates: str) -> None:
         )
     if what.saw_it:
         typer.echo(visible(f"made with them, and left as they are: {', '.join(what.saw_it)}"))
+
+
+@audit.command()
+def reviews(
+    corpus: CorpusArgument,
+    file: Annotated[
+        str | None, typer.Option("--reviews", help="file of reviews; default: the one that `audit serve` writes for this corpus")
+    ] = None,
+    rule: Annotated[str | None, typer.Option(help="of this rule only")] = None,
+    half_width: Annotated[
+        float, typer.Option(help="wanted half width of each rule's interval, for the number of documents that it takes")
+    ] = 0.05,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
+) -> None:
+    """Print what people thought of removals in `audit serve`: each rule's false-positive rate with its 95 % interval (Wilson).
+    --csv has every verdict ever given, --json both."""
+    from manifests.audit.reviews import REVIEW_COLUMNS, ReviewError, review_file, sample_size, summed
+
+    folder, manifest = opened(corpus)
+    removed: dict[str, int] = {}
+    for count in manifest.content.counts:
+        for name, documents in count.removed.items():
+            removed[name] = removed.get(name, 0) + documents
+    try:
+        stored = review_file(folder, manifest.digest, file)
+        found = [one for one in stored.read() if rule in (None, one.rule)]
+        rates = [
+            {**one.as_json(), "needed": sample_size(half_width, one.false_positives, one.sampled, removed.get(one.rule))}
+            for _, one in sorted(summed(found).items())
+        ]
+        sample_size(half_width)
+    except ReviewError as error:
+        fail(str(error))
+    if stored.unreadable:
+        typer.echo(visible(f"{stored.unreadable:,} lines of {stored.path} cannot be read"), err=True)
+    rows = [one.as_json() for one in found]
+    if give(rows, as_json, as_csv, {"corpus": manifest.digest, "rules": rates, "reviews": rows}, REVIEW_COLUMNS):
+        return
+    if not found:
+        typer.echo(visible(f"no review of this corpus{f' and {rule}' if rule else ''} in {stored.path}"))
+        return
+    for one in rates:
+        one["rate"], one["interval"] = (
+            percent(one["rate"]),
+            f"{percent(one['low'])} to {percent(one['high'])}" if one["sampled"] else "",
+        )
+    columns = {
+        "rule": "rule",
+        "sampled": "sampled",
+        "false_positives": "false positives",
+        "rate": "rate",
+        "interval": "95 % interval",
+    }
+    more = {"needed": f"for ± {percent(half_width)}", "unsure": "unsure", "disputed": "disputed", "by_hand": "by hand"}
+    show(rates, columns | more)
 
 
 @audit.command()
@@ -437,7 +493,8 @@ def _lines(path: str) -> tuple[str, ...]:
     return found
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Of whoever runs this."""
     import getpass
 
     try:

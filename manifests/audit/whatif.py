@@ -11,7 +11,7 @@ called so. Options that change texts or signals, such as which lines C4 drops, n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,13 +139,22 @@ def changes_of(content: Content, asked: Sequence[str], component: str | None = N
     return list(found.values())
 
 
-def what_if(logs: Logs, changes: Sequence[Change], examples: int = EXAMPLES, seed: int = 0) -> WhatIf:
-    """What `changes` would do. Reads of the signals only the columns that they look at. WhatIfError where logs do not agree."""
+def what_if(
+    logs: Logs,
+    changes: Sequence[Change],
+    examples: int = EXAMPLES,
+    seed: int = 0,
+    stopped: Callable[[], bool] = lambda: False,
+) -> WhatIf:
+    """What `changes` would do. Reads of the signals only the columns that they look at. WhatIfError where logs do not agree, or
+    once `stopped` says that nobody waits: it is asked before each log file."""
     answer = WhatIf(list(changes))
     sides = {"newly_kept": _Side(examples), "newly_removed": _Side(examples)}
     for component, block in dict.fromkeys((one.component, one.block) for one in changes):
         mine = [one for one in changes if (one.component, one.block) == (component, block)]
         for chunk in _chunks(logs, component, block, mine):
+            if stopped():
+                raise WhatIfError("stopped")
             answer.measured += chunk.measured
             _evaluate(chunk, mine, answer, sides, seed)
     for name, side in sides.items():

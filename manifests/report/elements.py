@@ -50,7 +50,12 @@ def raw_style(css: str) -> Element:
 
 def written(root: Element) -> str:
     """The page as HTML."""
-    return f"<!doctype html>\n{''.join(_markup(root))}\n"
+    return f"<!doctype html>\n{markup(root)}\n"
+
+
+def markup(root: Element) -> str:
+    """An element as HTML, for a page that others write."""
+    return "".join(_markup(root))
 
 
 def _markup(made: Element) -> Iterator[str]:
