@@ -190,7 +190,8 @@ class Proxy(Run):
 
     def _nats(self, model: nn.Module, micro_batch: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
         tokens, targets, segments, _ = micro_batch
-        mask = row_masks(self.architecture, segments, self.config.attention == "masked")
+        architecture = self.reference_architecture if model is self.reference else self.architecture
+        mask = row_masks(architecture, segments, self.config.attention == "masked")
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == "bfloat16"):
             nats, _ = model(tokens, mask, targets)
         return cast(Tensor, nats)
