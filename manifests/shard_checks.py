@@ -35,8 +35,8 @@ class Sum:
     low: int = 0
     high: int = 0
 
-    def add(self, rows: int, low: int, high: int) -> None:
-        self.rows, self.low, self.high = self.rows + rows, self.low + low, self.high + high
+    def add(self, other: Sum) -> None:
+        self.rows, self.low, self.high = self.rows + other.rows, self.low + other.low, self.high + other.high
 
 
 class Placements:
@@ -45,11 +45,25 @@ class Placements:
     def __init__(self, texts: bool) -> None:
         self.texts = texts
         self.sums: dict[str, Sum] = {}
+        self._connection = duckdb.connect()
+        key = ["split", "start", "tokens", "text_bytes", *(["text_sha256"] if texts else []), "id"]
+        joined = ", ' ', ".join(f'"{name}"' for name in key)
+        self._query = (
+            "select shard, count(*), sum(md5_number_lower(key)), sum(md5_number_upper(key)) "
+            f"from (select shard, concat({joined}) as key from placed where shard is not null) group by shard"
+        )
 
     def add(self, documents: pa.Table) -> None:
         """The rows of one log."""
-        for shard, rows, low, high in _sums(documents.select(PLACED), self.texts):
-            self.sums.setdefault(shard, Sum()).add(rows, low, high)
+        for shard, sum_ in self.of(documents.select(PLACED)).items():
+            self.sums.setdefault(shard, Sum()).add(sum_)
+
+    def of(self, placed: pa.Table) -> dict[str, Sum]:
+        """The sums of some rows: of where a row says that it stands, and of what stands there."""
+        self._connection.register("placed", placed)
+        rows = self._connection.execute(self._query).fetchall()
+        self._connection.unregister("placed")
+        return {shard: Sum(int(n), int(low), int(high)) for shard, n, low, high in rows}
 
 
 def check_shard(
@@ -99,9 +113,7 @@ def check_shard(
         "text_bytes": index["bytes"],
         "text_sha256": pa.array(digests, pa.string()) if texts else pa.nulls(index.num_rows, pa.string()),
     }
-    here = Sum()
-    for _, *more in _sums(pa.table(columns), placements.texts):
-        here.add(*more)
+    here = placements.of(pa.table(columns)).get(shard.path, Sum())
     if here != placements.sums.get(shard.path, Sum()):
         yield from _differing_rows(corpus, content, shard, pa.table(columns), placements.texts)
 
@@ -168,19 +180,6 @@ def _add_digests(digests: list[str], data: bytes, sizes: Int64) -> None:
     for size in sizes.tolist():
         digests.append(hashlib.sha256(view[begin : begin + size]).hexdigest())
         begin += size
-
-
-def _sums(rows: pa.Table, texts: bool) -> list[tuple[str, int, int, int]]:
-    """(shard, rows, sum, sum) of each shard; which place a row says is hashed with what stands there."""
-    key = ["split", "start", "tokens", "text_bytes", *(["text_sha256"] if texts else []), "id"]
-    joined = ", ' ', ".join(f'"{name}"' for name in key)
-    query = (
-        "select shard, count(*), sum(md5_number_lower(key)), sum(md5_number_upper(key)) "
-        f"from (select shard, concat({joined}) as key from placed where shard is not null) group by shard"
-    )
-    with duckdb.connect() as connection:
-        connection.register("placed", rows)
-        return [(shard, int(n), int(low), int(high)) for shard, n, low, high in connection.execute(query).fetchall()]
 
 
 def _differing_rows(corpus: Folder, content: Content, shard: Shard, here: pa.Table, texts: bool) -> Iterator[str]:

@@ -46,7 +46,7 @@ class TokenizerFile:
                 raise TokenizerFileError(f"its ids are not 0 to {LARGEST_VOCABULARY - 1:,}")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise TokenizerFileError(f"no tokenizer.json of BPE: {type(error).__name__}: {error}") from None
-        return TokenizerFile(size, special, _pieces(size, vocabulary, plain, set(special.values())))
+        return TokenizerFile(size, special, _pieces(size, vocabulary, plain, special))
 
     def differences(self, record: TokenizerRecord) -> Iterator[str]:
         """What the manifest says otherwise of it."""
@@ -95,18 +95,19 @@ def byte_of_character() -> dict[str, int]:
     return {chr(byte): byte for byte in itself} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
 
 
-def _pieces(size: int, vocabulary: dict[str, int], plain: dict[str, int], special: set[int]) -> list[bytes]:
-    pieces, taken = [b""] * size, [False] * size
+def _pieces(size: int, vocabulary: dict[str, int], plain: dict[str, int], special: dict[str, int]) -> list[bytes]:
+    pieces, owner = [b""] * size, dict[int, str]()
     alphabet = byte_of_character()
     known, to_byte = frozenset(alphabet), str.maketrans(alphabet)
+    for token, number in (*special.items(), *plain.items(), *vocabulary.items()):
+        if owner.setdefault(number, token) != token:
+            raise TokenizerFileError(f"two tokens have the id {number}: {owner[number]!r} and {token!r}")
     for token, number in vocabulary.items():
-        if number in special or token in plain:
+        if token in special or token in plain:
             continue
-        if taken[number]:
-            raise TokenizerFileError(f"two tokens have the id {number}")
         if not known.issuperset(token):
             raise TokenizerFileError(f"token {number}, {token!r}, is not made of bytes: it is no byte-level BPE")
-        pieces[number], taken[number] = token.translate(to_byte).encode("latin-1"), True
+        pieces[number] = token.translate(to_byte).encode("latin-1")
     for token, number in plain.items():
         pieces[number] = token.encode(errors="surrogatepass")
     return pieces
