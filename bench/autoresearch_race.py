@@ -22,7 +22,6 @@ Scores are `trainer.evaluation.evaluate_bpb`'s for both, probe included. MFU is 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import math
 import os
@@ -62,6 +61,10 @@ REFILL = 128
 """Documents that are read at a time."""
 FREE_STEPS = 11
 """Steps that train before the other side's clock starts."""
+PEER_SETS = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+"""What its train.py puts into the environment before it imports torch, which here was imported before."""
+SAME = ("documents_sha256", "tokenizer_sha256", "evaluator_sha256", "sequence_length")
+"""Of a score: what two must share to compare."""
 BAR = 3.0
 """How many times the seed noise a difference must be."""
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -174,6 +177,9 @@ def table(results: Sequence[dict[str, Any]]) -> str:
                 f"{side}: mean {statistics.fmean(values):.5f} bits per byte, standard deviation {spread} over {len(values)} "
                 f"seeds; {statistics.fmean(speeds[side]):,.0f} tokens/s"
             )
+    for what in SAME:
+        if len({one["score"][what] for one in results if one.get("score")}) > 1:
+            lines.append(f"THESE RUNS DO NOT COMPARE: they differ in {what}")
     difference, deviation = noise(scores[OURS], scores[PEER])
     if not math.isnan(difference):
         lines.append(f"difference {difference:+.5f} bits per byte ({difference / statistics.fmean(scores[PEER]):+.2%})")
@@ -361,13 +367,15 @@ def train_ours(options: argparse.Namespace, seed: int, out: Path, environment: d
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     speed, last = result["tokens"] / result["training_seconds"], rows[-1]
     total = sum(shard.tokens for shard in Corpus.open(options.corpus).manifest.shards("train"))
-    took = [b["seconds"] - a["seconds"] for a, b in itertools.pairwise(rows)]
+    took = [1000 * result["tokens"] / result["steps"] / row["tokens_per_second"] for row in rows]
     score = result["score"]
+    if score["sequence_length"] != options.length:
+        raise RaceError(f"ours was trained and scored at T = {score['sequence_length']}, the other side at {options.length}")
     return {
         "tokens": result["tokens"], "steps": result["steps"], "training_seconds": result["training_seconds"],
         "tokens_per_second": speed, "epochs": result["tokens"] / total, "memory_gb": result["memory_gb"],
         **{key: last[key] and last[key] * speed / last["tokens_per_second"] for key in ("mfu_palm", "mfu_causal_exact")},
-        **_steps([1000 * seconds for seconds in took]),
+        **_steps(took),
         "val_bpb": score["val_bpb"], "score": score,
     }  # fmt: skip
 
@@ -413,7 +421,7 @@ def _run(options: argparse.Namespace, side: str, seed: int, device: int, ends: f
     if (out / RESULT).exists():
         return
     facts: dict[str, Any] = {"side": side, "seed": seed, "seconds": options.seconds, "windows": options.windows}
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     if not options.cpu:
         environment.setdefault("CUDA_VISIBLE_DEVICES", "")
         visible = [one for one in environment["CUDA_VISIBLE_DEVICES"].split(",") if one]
@@ -428,10 +436,9 @@ def _run(options: argparse.Namespace, side: str, seed: int, device: int, ends: f
         else:
             asked = {name: value for name, value in vars(options).items() if name not in ("out", "seeds", "sides", "what")}
             words = json.dumps({**asked, "corpus": str(options.corpus), "train_py": str(options.train_py)})
-            _process(
-                [sys.executable, "-m", "bench.autoresearch_race", "peer", str(out), str(seed), words],
-                out / "log.txt", options.limit, {**environment, **({"TORCHDYNAMO_DISABLE": "1"} if options.cpu else {})},
-            )  # fmt: skip
+            environment |= PEER_SETS | ({"TORCHDYNAMO_DISABLE": "1"} if options.cpu else {})
+            command = [sys.executable, "-m", "bench.autoresearch_race", "peer", str(out), str(seed), words]
+            _process(command, out / "log.txt", options.limit, environment)
             facts |= json.loads((out / "peer.json").read_text())
             facts |= _steps([float(ms) for ms in re.findall(r"dt: (\d+)ms", (out / "log.txt").read_text())[FREE_STEPS:]])
     except (RaceError, OSError, ValueError, KeyError, LookupError) as error:

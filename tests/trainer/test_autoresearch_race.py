@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from bench.autoresearch_race import BUFFERED, OURS, PEER, Packer, RaceError, adapted, changes, main, noise, table
+from bench.autoresearch_race import BUFFERED, OURS, PEER, SAME, Packer, RaceError, adapted, changes, main, noise, table
 from tests.trainer.corpus_fixture import build_corpus, sentences
 
 TRAIN_PY = "CORPUSMILL_AUTORESEARCH"
+MEASURED = dict.fromkeys(("tokens", "epochs", "tokens_per_second", "memory_gb", "steps"), 1) | dict.fromkeys(
+    ("mfu_palm", "mfu_causal_exact")
+)
 
 
 def documents(sizes: list[int]) -> Iterator[tuple[list[list[int]], int]]:
@@ -69,23 +72,22 @@ def test_a_difference_is_told_in_units_of_the_noise_between_seeds() -> None:
     difference, deviation = noise([1.00, 1.02], [1.10, 1.12])
     assert difference == pytest.approx(-0.10)
     assert deviation == pytest.approx(np.sqrt(2) * 0.01)
-    one = {
-        "tokens": 1,
-        "epochs": 1,
-        "tokens_per_second": 1,
-        "mfu_palm": None,
-        "mfu_causal_exact": None,
-        "memory_gb": 1,
-        "steps": 1,
-    }
     values = {OURS: (1.00, 1.02), PEER: (1.10, 1.12)}
-    results = [{"side": s, "seed": n, "val_bpb": v, **one} for s, both in values.items() for n, v in enumerate(both)]
+    results = [{"side": s, "seed": n, "val_bpb": v, **MEASURED} for s, both in values.items() for n, v in enumerate(both)]
     assert "that is -7.1 times the seed noise" in table(results)
     assert "lower by more than 3 times" in table(results)
     swapped = [{**r, "side": OURS if r["side"] == PEER else PEER} for r in results]
     assert "lower by NOT more than 3 times" in table(swapped)
     assert "failed: why" in table([*results, {"side": PEER, "seed": 9, "val_bpb": None, "failed": "why"}])
     assert np.isnan(noise([1.0], [2.0])[1])
+
+
+def test_scores_of_another_evaluator_or_corpus_are_not_compared_in_silence() -> None:
+    facts = {name: "one" for name in SAME}
+    runs = [{"side": side, "seed": 0, "val_bpb": 1.0, "score": facts, **MEASURED} for side in (OURS, PEER)]
+    assert "DO NOT COMPARE" not in table(runs)
+    for name in SAME:
+        assert f"differ in {name}" in table([runs[0], {**runs[1], "score": {**facts, name: "another"}}])
 
 
 @pytest.mark.slow
@@ -100,8 +102,8 @@ def test_both_sides_train_and_are_scored_by_one_evaluator(tmp_path: Path, window
     out = tmp_path / "race"
     command = [
         "run", train_py, str(manifest), "--out", str(out), "--seconds", "2", "--seeds", "0", "--cpu", "--windows", windows,
-        "--depth", "2", "--rows", "2", "--batch-tokens", "512", "--length", "128", "--preset", "tiny",
-        "--ours", "--sequence-length 128 --batch-tokens 512 --micro-batch 4 --model layers=1 --no-compile",
+        "--depth", "2", "--rows", "2", "--batch-tokens", "512", "--length", "128", "--preset", "speedrun-tiny",
+        "--ours", "--sequence-length 128 --batch-tokens 512 --micro-batch 4 --model layers=2 --no-compile",
     ]  # fmt: skip
     assert main(command) == 0
     found = {one["side"]: one for one in json.loads((out / "all.json").read_text())}
