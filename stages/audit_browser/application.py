@@ -40,6 +40,7 @@ from manifests.logs import Logs
 from manifests.manifest import Manifest
 from manifests.report.charts import Bar, Level, Piece, bars, condition, counted, funnel, number, share
 from manifests.report.figures import stages_of
+from manifests.terminal import visible
 from stages.audit_browser.access import LOGIN, Access, Guard, cookies_of
 from stages.audit_browser.pages import STATIC, link, page, static_file
 from stages.audit_browser.questions import ClientGone, CorpusUnreadable, Questions, Stop, TooLong
@@ -349,16 +350,16 @@ class Browser:
         return self._page(request, "twins.html", document=document, pairs=rows, more=more, most=TWINS_SHOWN)
 
     async def whatif(self, request: Request) -> Response:
-        known = manifest_changes(self.manifest)
-        bounds = {name.removeprefix("bound:"): value for name, value in request.query_params.items() if name.startswith("bound:")}
+        rows = self._thresholds()
         changed = {}
-        for one in known:
-            value = bounds.get(f"{one['component']}:{one['rule']}", "").strip()
-            if value and value != _bound(one["threshold"]):
-                changed[f"{one['component']}:{one['rule']}"] = value
+        for one in rows:
+            value = _word(request.query_params, f"bound:{one['key']}")
+            if value and value != one["bound"]:
+                changed[one["key"]] = value
         words = [f"{name}={value}" for name, value in changed.items()] + _word(request.query_params, "change").split()
         if len(words) > MOST_CHANGES:
             raise BadQuestion(f"{len(words)} changes; {MOST_CHANGES} are the most")
+        focus = _word(request.query_params, "rule")
         wrong, answer = None, None
         if words:
             try:
@@ -366,23 +367,17 @@ class Browser:
                 answer = await self._ask(request, lambda logs, stop: what_if(logs, asked, EXAMPLES, stopped=stop))
             except WhatIfError as error:
                 wrong = str(error)
-        focus = _word(request.query_params, "rule")
-        rules = [
-            {
-                **one,
-                "key": f"{one['component']}:{one['rule']}",
-                "bound": _bound(one["threshold"]),
-                "asked": changed.get(f"{one['component']}:{one['rule']}"),
-                "slider": _slider(one["threshold"]),
-                "opened": focus in ("", one["rule"]) or f"{one['component']}:{one['rule']}" in changed,
-            }
-            for one in known
-        ]
+        removed = {rule for _, rule in self._removed_by_rule()}
+        for one in rows:
+            one["asked"] = changed.get(one["key"])
+            one["first"] = one["rule"] == focus or one["asked"] is not None or (not focus and one["rule"] in removed)
         return self._page(
             request,
             "whatif.html",
-            rules=[one for one in rules if one["opened"]],
-            hidden=sum(not one["opened"] for one in rules),
+            groups=[
+                (None, [one for one in rows if one["first"]]),
+                ("other rules" if focus else "rules that removed nothing", [one for one in rows if not one["first"]]),
+            ],
             words=_word(request.query_params, "change"),
             answer=answer,
             kept=sum(one.documents for one in answer.newly_kept) if answer else 0,
@@ -520,10 +515,7 @@ class Browser:
             except CorpusUnreadable as error:
                 return self._wrong(request, 500, str(error))
             except Exception as error:
-                print(
-                    f"{request.url.path}: {type(error).__name__}: {error}".encode("ascii", "backslashreplace").decode(),
-                    file=sys.stderr,
-                )
+                print(visible(f"{request.url.path}: {type(error).__name__}: {error}"), file=sys.stderr)
                 return self._wrong(request, 500, f"this page has failed: {type(error).__name__}")
 
         return answered
@@ -591,6 +583,22 @@ class Browser:
 
     def _reviews(self) -> Sequence[Any]:
         return self.reviews.read()
+
+    def _thresholds(self) -> list[dict[str, Any]]:
+        """A row for each rule that can be asked about: one for all components with the same bound, or one for each."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for one in manifest_changes(self.manifest):
+            found.setdefault(one["rule"], []).append(
+                {**one, "bound": _bound(one["threshold"]), "slider": _slider(one["threshold"])}
+            )
+        rows = []
+        for rule, mine in found.items():
+            places = [one["component"] for one in mine]
+            if len({one["bound"] for one in mine}) == 1 and len(set(places)) == len(places):
+                rows.append({**mine[0], "key": rule, "component": ", ".join(places)})
+            else:
+                rows += [{**one, "key": f"{one['component']}:{rule}"} for one in mine]
+        return rows
 
     def _removed_by_rule(self) -> dict[tuple[str, str], int]:
         """(stage, rule) → documents, most first."""

@@ -1,0 +1,194 @@
+"""Reviews: only ever added to, by several people at once, and what they say of a rule is what the formula says."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import multiprocessing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from manifests.audit.reviews import (
+    Review,
+    ReviewError,
+    ReviewFile,
+    default_reviews,
+    latest,
+    review_file,
+    sample_size,
+    summed,
+    wilson,
+)
+from manifests.commands import app
+from manifests.manifest import Manifest
+from manifests.storage import Folder
+
+HALF = "half a character: \ud800, and a\nline"
+
+
+def review(document: str, verdict: str, reviewer: str = "Ada", seed: int | None = 0, rule: str = "a.b") -> Review:
+    return Review("2026-01-01T00:00:00Z", reviewer, "digest", document, rule, verdict, "", seed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("hits", "of", "low", "high"),
+    # by hand, with z = 1.959964: of 10 with 0 hits the upper end is z²/(10+z²); Newcombe (1998) has the other three
+    [
+        (0, 10, 0.0, 0.277533),
+        (10, 10, 0.722467, 1.0),
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_the_interval_is_wilson_s(hits: int, of: int, low: float, high: float) -> None:
+    found = wilson(hits, of)
+    assert found == pytest.approx((low, high), abs=6e-5)
+    assert 0 <= found[0] <= hits / of <= found[1] <= 1
+
+
+def test_a_sample_of_the_suggested_size_is_wide_enough_and_one_less_is_not() -> None:
+    for half in (0.02, 0.05, 0.1, 0.3):
+        needed = sample_size(half)
+        widths = [(high - low) / 2 for low, high in (wilson(n // 2, n) for n in (needed + needed % 2,))]
+        assert widths[0] <= half
+        low, high = wilson((needed - 2) // 2, needed - 2)
+        assert (high - low) / 2 > half
+    assert sample_size(0.05) == 381
+    assert sample_size(0.05, population=100) == 100
+    assert sample_size(0.05, 1, 100) < sample_size(0.05)  # a rate that is known to be small needs fewer
+    for wrong in (0.0, -1.0, 0.6, math.nan):
+        with pytest.raises(ReviewError, match="half the width"):
+            sample_size(wrong)
+
+
+def test_the_last_verdict_of_a_reviewer_counts_and_a_withdrawn_one_does_not() -> None:
+    made = [review("1", "right"), review("1", "false_positive"), review("2", "right"), review("2", "withdrawn")]
+    assert [(one.id, one.verdict) for one in latest(made)] == [("1", "false_positive")]
+    # a second look by hand at a document of a sample does not take it out of the sample
+    assert latest([review("1", "right"), review("1", "false_positive", seed=None)])[0].seed == 0
+
+
+def test_only_sampled_documents_on_which_reviewers_agree_count_in_a_rate() -> None:
+    made = [
+        *(review(f"right {n}", "right") for n in range(3)),
+        review("wrong", "false_positive"),
+        review("wrong", "false_positive", "Ben"),
+        review("wrong", "unsure", "Cleo"),
+        review("disputed", "right"),
+        review("disputed", "false_positive", "Ben"),
+        review("unsure", "unsure"),
+        review("picked", "false_positive", seed=None),
+        review("other", "right", rule="c.d"),
+    ]
+    found = summed(made, ["none"])
+    one = found["a.b"]
+    assert (one.sampled, one.false_positives, one.disputed, one.unsure, one.by_hand) == (4, 1, 1, 1, 1)
+    assert one.rate == 0.25 and one.interval == wilson(1, 4)
+    assert one.reviewers == ("Ada", "Ben", "Cleo")
+    assert found["none"].rate is None and found["none"].interval is None
+    assert found["c.d"].sampled == 1
+
+
+def test_what_is_stored_is_read_back_and_nothing_before_it_is_changed(tmp_path: Path) -> None:
+    stored = ReviewFile(tmp_path / "of" / "me" / "reviews.jsonl", "digest")
+    assert stored.read() == []
+    first = stored.add(" Ada ", "12e5/a#1", "<b>", "right", HALF, 7)
+    before = stored.path.read_bytes()
+    second = stored.add("Ben", "12e5/a#1", "<b>", "unsure")
+    assert stored.path.read_bytes().startswith(before)
+    assert stored.read() == [first, second]
+    assert (first.reviewer, first.note, first.seed, second.seed) == ("Ada", HALF, 7, None)
+    assert first.time.endswith("Z")
+    assert stored.path.stat().st_mode & 0o077 == 0
+
+
+def test_a_line_that_was_cut_off_costs_no_other_line(tmp_path: Path) -> None:
+    stored = ReviewFile(tmp_path / "reviews.jsonl", "digest")
+    stored.add("Ada", "1", "a.b", "right")
+    with stored.path.open("ab") as file:
+        file.write(b'{"time": "2026')
+    stored.add("Ada", "2", "a.b", "right")
+    ReviewFile(stored.path, "another").add("Ada", "3", "a.b", "right")
+    with stored.path.open("ab") as file:
+        file.write(b'[1]\n{"a": 1}\n\xff\n' + b'{"time":1,"reviewer":"","corpus":"digest","id":"","rule":"","verdict":"right"}\n')
+        file.write(json.dumps({**review("4", "right").as_json(), "seed": True}).encode() + b"\n")
+    assert [one.id for one in stored.read()] == ["1", "2"]
+    assert (stored.unreadable, stored.others) == (6, 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("", "1", "a.b", "right"), "needs the reviewer's name"),
+        (("Ada", "1", "a.b", "wrong"), "no verdict"),
+        (("Ada", "1", "a.b", "right", "n" * 2001), "the note has 2,001"),
+        (("A" * 101, "1", "a.b", "right"), "the name has 101"),
+    ],
+)
+def test_what_is_no_review_is_not_stored(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    stored = ReviewFile(tmp_path / "reviews.jsonl", "digest")
+    with pytest.raises(ReviewError, match=said):
+        stored.add(*words)
+    assert not stored.path.exists()
+
+
+def _many(path: Path, name: str, number: int) -> None:
+    stored = ReviewFile(path, "digest")
+    for n in range(number):
+        stored.add(name, str(n), "a.b", "right", "note " * 300)
+
+
+def test_two_reviewers_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "reviews.jsonl"
+    context = multiprocessing.get_context("spawn")
+    people = [context.Process(target=_many, args=(path, name, 20)) for name in ("Ada", "Ben")]
+    for one in people:
+        one.start()
+    for one in people:
+        one.join()
+        assert one.exitcode == 0
+    stored = ReviewFile(path, "digest")
+    assert {(one.reviewer, one.id) for one in stored.read()} == {
+        (name, str(n)) for name in ("Ada", "Ben") for n in range(20)
+    }
+    assert stored.unreadable == 0
+
+
+def test_reviews_lie_outside_the_corpus(finished: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    folder = Folder(finished)
+    assert review_file(folder, "0ab/..").path == tmp_path / "data" / "corpusmill" / "reviews" / "0ab---.jsonl"
+    assert default_reviews("0ab").name == "0ab.jsonl"
+    with pytest.raises(ReviewError, match="lies in the corpus"):
+        review_file(folder, "0ab", str(finished / "logs" / ".." / "reviews.jsonl"))
+    with pytest.raises(ReviewError, match="is a folder"):
+        review_file(folder, "0ab", str(tmp_path))
+
+
+def test_the_command_prints_rates_and_every_verdict(finished: Path, tmp_path: Path) -> None:
+    path = tmp_path / "reviews.jsonl"
+
+    def call(*more: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, ["audit", "reviews", str(finished), "--reviews", str(path), *more])
+        assert result.exit_code == code, result.output
+        return result.output
+
+    assert "no review of this corpus" in call()
+    stored = ReviewFile(path, Manifest.load(Folder(finished)).digest)
+    stored.add("Ada", "12e5", "minhash.near_duplicate", "false_positive", "=1+1", 3)
+    stored.add("Ada", "12e6", "minhash.near_duplicate", "right", "", 3)
+    stored.add("Ada", "12e7", "a.b", "right")
+    said = call()
+    assert "minhash.near_duplicate" in said and "50.00 %" in said and "9.45 % to 90.55 %" in said
+    whole = json.loads(call("--json", "--rule", "minhash.near_duplicate"))
+    assert whole["rules"][0]["rate"] == 0.5 and whole["rules"][0]["needed"] == 6  # all that it removed
+    assert [one["id"] for one in whole["reviews"]] == ["12e5", "12e6"]
+    rows = list(csv.DictReader(io.StringIO(call("--csv"))))
+    assert [row["id"] for row in rows] == ["12e5", "12e6", "12e7"]
+    assert rows[0]["note"] == "'=1+1" and rows[2]["seed"] == ""
+    assert "half the width" in call("--half-width", "0", code=1)

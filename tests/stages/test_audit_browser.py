@@ -1,0 +1,801 @@
+"""The browser: every page says what the logs say, whoever wrote what stands in them, and only those may ask who should."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import os
+import re
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import anyio
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from manifests.audit.reviews import ReviewFile
+from manifests.commands import app as program
+from manifests.logs import Logs
+from manifests.manifest import Manifest, open_corpus
+from manifests.schemas import REMOVALS
+from manifests.storage import Folder
+
+pytest.importorskip("starlette", reason="the browser's libraries are not installed: pip install 'corpusmill[audit]'")
+
+import uvicorn
+from starlette.testclient import TestClient
+
+from stages.audit_browser import application, commands
+from stages.audit_browser.access import HEADERS, POLICY, Access, is_loopback, own_connection
+from stages.audit_browser.application import Browser
+from stages.audit_browser.pages import link
+from stages.audit_browser.questions import ClientGone, CorpusUnreadable, Questions, TooLong
+from stages.audit_browser.texts import PAGE_CHARACTERS, shown
+
+assert commands
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+HOME = "http://localhost"
+OURS = {"sec-fetch-site": "same-origin"}
+HOSTILE = [
+    "<script>document.title='taken'</script>",
+    '"><img src=x onerror="document.title=\'taken\'">',
+    "</mark></div><svg onload=document.title='taken'>{{ 7*7 }}",
+    "\x1b[31m\u202eevil&lt;b&gt;",
+    "javascript:document.title='taken'",
+    "'; drop table removals; --",
+]
+Asked = Callable[..., Any]
+
+
+def browser_of(corpus: Path, reviews: Path, **more: Any) -> Browser:
+    questions = Questions(str(corpus))
+    access = more.pop("access", None) or Access(trusts_own=True, own=lambda client, server: True)
+    return Browser(questions, ReviewFile(reviews, questions.manifest.digest), access, reviewer="Ada", **more)
+
+
+def client_of(browser: Browser, base: str = HOME) -> TestClient:
+    return TestClient(browser.application(), base_url=base, follow_redirects=False)
+
+
+@pytest.fixture(scope="module")
+def served(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+    return client_of(browser_of(finished, tmp_path_factory.mktemp("reviews") / "reviews.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def gone(finished: Path) -> list[dict[str, Any]]:
+    with Logs(*open_corpus(str(finished)), ["removals"]) as logs:
+        return logs.sql("select * from removals order by component, file, position")
+
+
+class Read(HTMLParser):
+    """Tags with their attributes, and all words."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def links(self) -> list[str]:
+        return [str(one["href"]) for tag, one in self.tags if tag == "a"]
+
+
+def page(client: TestClient, path: str, code: int = 200) -> Read:
+    answer = client.get(path)
+    assert answer.status_code == code, answer.text
+    return Read(answer.text)
+
+
+def every_page(gone: list[dict[str, Any]]) -> list[str]:
+    twin = next(row for row in gone if row["kept_id"])
+    filtered = next(row for row in gone if row["stage"] == "filters1")
+    return [
+        "/",
+        "/removals",
+        link("/removals", rule=twin["rule"], rows=2, order="highest"),
+        *(link("/document", id=row["id"]) for row in (twin, filtered, gone[0])),
+        link("/document", id=twin["kept_id"]),
+        link("/twins", id=twin["id"]),
+        link("/rule", name=filtered["rule"]),
+        "/whatif",
+        link("/whatif", change="c4.curly_brace=off"),
+        link("/review", rule=twin["rule"]),
+        "/reviews",
+    ]
+
+
+# what pages say
+
+
+def test_every_page_has_a_title_landmarks_a_skip_link_and_labels(served: TestClient, gone: list[dict[str, Any]]) -> None:
+    for path in every_page(gone):
+        read = page(served, path)
+        tags = [tag for tag, _ in read.tags]
+        for once in ("main", "h1"):
+            assert tags.count(once) == 1, (path, once)
+        assert {"header", "nav", "footer"} <= set(tags)
+        assert read.links()[0] == "#main"
+        ids = {one["id"] for _, one in read.tags if one.get("id")}
+        labelled = {one["for"] for tag, one in read.tags if tag == "label" and "for" in one}
+        assert labelled <= ids
+        for tag, one in read.tags:
+            if tag in ("input", "select") and one.get("type") not in ("hidden", "checkbox"):
+                assert one.get("id") in labelled or one.get("aria-label"), (path, one)
+            if tag == "th":
+                assert one.get("scope") in ("col", "row"), path
+
+
+def test_the_overview_tells_every_rule_with_its_count(served: TestClient, manifest: Manifest) -> None:
+    read = page(served, "/")
+    for count in manifest.content.counts:
+        for rule in count.removed:
+            assert link("/rule", name=rule) in read.links()
+
+
+def test_following_next_page_shows_every_removal_once(served: TestClient, gone: list[dict[str, Any]]) -> None:
+    for order in ("document", "lowest", "highest"):
+        found, path = [], link("/removals", rows=4, order=order)
+        while path:
+            answer = served.get(path)
+            assert answer.status_code == 200
+            found += [html.unescape(one) for one in re.findall(r"<a data-row [^>]*>([^<]*)</a>", answer.text)]
+            onward = re.search(r'<a href="([^"]*)" data-key="n"', answer.text)
+            path = html.unescape(onward[1]) if onward else ""
+        assert sorted(found) == sorted(row["id"] for row in gone)
+        if order == "document":
+            assert found == [row["id"] for row in gone]
+
+
+def test_removals_are_found_by_rule_language_domain_and_value(served: TestClient, gone: list[dict[str, Any]]) -> None:
+    cases: list[tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = [
+        ({"rule": "minhash.near_duplicate"}, lambda row: row["rule"] == "minhash.near_duplicate"),
+        ({"language": "(none)"}, lambda row: row["language"] is None),
+        ({"domain": "https://play.casino.example/x"}, lambda row: row["domain"] == "casino.example"),
+        ({"stage": "filters1", "lowest": "0,9"}, lambda row: row["stage"] == "filters1" and row["value"] >= 0.9),
+        ({"rule": HOSTILE[0]}, lambda row: False),
+    ]
+    for conditions, wanted in cases:
+        said = json.loads(served.get(link("/removals.json", **conditions)).text)
+        ids = [row["id"] for row in gone if wanted(row)]
+        assert [row["id"] for row in said["rows"]] == ids and not said["more"]
+        assert f"{len(ids)} removed document" in page(served, link("/removals", **conditions)).text
+        rows = list(csv.DictReader(io.StringIO(served.get(link("/removals.csv", **conditions)).text)))
+        assert [row["id"] for row in rows] == ids
+
+
+def test_a_document_s_page_tells_its_life_with_the_evidence_marked(served: TestClient, gone: list[dict[str, Any]]) -> None:
+    row = next(one for one in gone if one["rule"] == "c4.curly_brace")
+    answer = served.get(link("/document", id=row["id"]))
+    assert '<mark class="evidence" title="curly brace">{</mark>' in answer.text
+    said = Read(answer.text).text
+    assert "Removed by c4.curly_brace" in said and "failed" in said
+    loss = next(one for one in gone if one["stage"] == "read")
+    assert "No text: the reader found no text" in page(served, link("/document", id=loss["id"])).text
+    kept = next(one["kept_id"] for one in gone if one["kept_id"])
+    said = page(served, link("/document", q=kept)).text
+    assert "Kept in train" in said and "Removed as copies of it" in said
+
+
+def test_copies_stand_side_by_side_with_what_differs_marked(served: TestClient, gone: list[dict[str, Any]]) -> None:
+    row = next(one for one in gone if one["rule"] == "minhash.near_duplicate")
+    read = page(served, link("/twins", id=row["id"]))
+    assert [one["class"] for tag, one in read.tags if tag == "mark"].count("differs") > 1
+    assert [tag for tag, _ in read.tags].count("article") == 2
+    assert link("/document", id=row["kept_id"]) in read.links()
+    assert "nor was it removed as a copy" in page(served, link("/twins", id="12e5"), 404).text
+
+
+def test_a_url_with_several_captures_lists_them(copied: Path, tmp_path: Path) -> None:
+    def same(table: pa.Table) -> pa.Table:
+        return set_column(table, "url", "https://twice.example/")
+
+    rewritten(copied, "documents", same)
+    read = page(client_of(browser_of(copied, tmp_path / "r")), link("/document", q="https://twice.example/"))
+    assert "More than 50 documents" in read.text
+    assert sum(one.startswith("/document?id=") for one in read.links()) == 50
+
+
+def test_what_if_says_what_is_exact_what_a_bound_and_what_an_estimate(served: TestClient, finished: Path) -> None:
+    told = json.loads(CliRunner().invoke(program, ["audit", "whatif", str(finished), "c4.curly_brace=off", "--json"]).stdout)
+    for path in (link("/whatif", change="c4.curly_brace=off"), "/whatif?bound%3Ac4.curly_brace=off&bound%3Agopher.min_words=50"):
+        said = page(served, path).text
+        assert f"newly kept exact {told['exact']['newly_kept']['documents']} by their filter block" in said
+        assert f"upper bound {told['upper_bound']['documents_that_come_in']}" in said
+        assert f"estimate {told['estimate']['documents_that_come_in']:,.0f}" in said
+        assert "gopher.min_words of" not in said  # as it is now: no change
+    assert "no rule is called 'x.y'" in page(served, link("/whatif", change="x.y=3")).text
+    assert "is not a number" in page(served, link("/whatif", **{"bound:gopher.min_words": HOSTILE[0]})).text
+
+
+def test_a_mark_that_lies_past_the_page_is_shown_first() -> None:
+    text = "a" * 3 * PAGE_CHARACTERS
+    marks = [{"start": 2 * PAGE_CHARACTERS, "end": 2 * PAGE_CHARACTERS + 5, "what": "here"}]
+    found = shown(text, marks)
+    assert [piece.mark for piece in found.pieces] == [None, "here", None]
+    assert found.before is not None and found.after is not None
+    assert sum(len(piece.text) for piece in found.pieces) == PAGE_CHARACTERS == found.end - found.start
+    assert (
+        "".join(piece.text for start in range(0, len(text), PAGE_CHARACTERS) for piece in shown(text, marks, start).pieces)
+        == text
+    )
+    assert shown("", []).pieces == [] and shown("ab", [], 10**9).end == 2
+
+
+def test_personal_data_in_a_text_is_replaced(crawl: Any, copied: Path, tmp_path: Path) -> None:
+    sources = {name: str(crawl.folder / name) for name in ("web", "books", "tables")}
+    with Logs(*open_corpus(str(copied)), ["removals"]) as logs:
+        casino = logs.sql("select id from removals where stage = 'url_filter'")[0]["id"]
+    assert (
+        "No text" not in page(client_of(browser_of(copied, tmp_path / "r", sources=sources)), link("/document", id=casino)).text
+    )
+
+
+# reviews
+
+
+def verdict(client: TestClient, path: str, name: str = "Ada", note: str = "", answer: str = "false_positive", **more: str) -> Any:
+    form = client.get(path).text
+    action = html.unescape(re.search(r'<form method="post" action="([^"]*)"', form)[1])  # type: ignore[index]
+    token = re.search(r'name="form_token" value="([^"]*)"', form)[1]  # type: ignore[index]
+    data = {"form_token": token, "verdict": answer, "reviewer": name, "note": note}
+    return client.post(action, data=data, headers=more or OURS)
+
+
+def test_a_review_is_stored_outside_and_gives_the_rule_a_rate(finished: Path, tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    path = tmp_path / "reviews.jsonl"
+    client = client_of(browser_of(finished, path))
+    start = link("/review", rule="minhash.near_duplicate", seed=3, n=4)
+    answer = verdict(client, start, note=HOSTILE[0])
+    assert answer.status_code == 303 and answer.headers["location"].endswith("at=2")
+    assert "httponly" in answer.headers["set-cookie"].lower() and "samesite=strict" in answer.headers["set-cookie"].lower()
+    assert verdict(client, link("/review", rule="minhash.near_duplicate", seed=3, n=4, at=2), answer="right").status_code == 303
+    stored = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(one["verdict"], one["seed"], one["reviewer"]) for one in stored] == [
+        ("false_positive", 3, "Ada"),
+        ("right", 3, "Ada"),
+    ]
+    said = page(client, link("/rule", name="minhash.near_duplicate")).text
+    assert "50.0 % 1 of 2 sampled" in said and "9.5 % to 90.5 %" in said
+    read = page(client, start)
+    assert "Document 3 of 4" in read.text and "2 done by you" in read.text
+    assert HOSTILE[0] in page(client, "/reviews").text
+    assert [row["note"] for row in csv.DictReader(io.StringIO(client.get("/reviews.csv").text))] == [HOSTILE[0], ""]
+    assert json.loads(client.get("/reviews.json").text)["rules"][0]["rate"] == 0.5
+    verdict(client, link("/review", rule="minhash.near_duplicate", seed=3, n=4, at=1), answer="withdrawn")
+    assert "0.0 % 0 of 1 sampled" in page(client, link("/rule", name="minhash.near_duplicate")).text
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+
+
+def test_a_document_picked_by_hand_counts_in_no_rate(
+    served: TestClient, gone: list[dict[str, Any]], finished: Path, tmp_path: Path
+) -> None:
+    client = client_of(browser_of(finished, tmp_path / "reviews.jsonl"))
+    row = next(one for one in gone if one["rule"] == "c4.curly_brace")
+    assert verdict(client, link("/document", id=row["id"])).headers["location"] == link("/document", id=row["id"])
+    said = page(client, link("/rule", name="c4.curly_brace")).text
+    assert "no sampled document is decided" in said and "1 picked by hand" in said
+    # naming a sample that does not hold it makes it no sampled one
+    token = client_token(client)
+    path = link("/review", id=row["id"], of=row["rule"], rule="minhash.near_duplicate", seed=0, n=3)
+    data = {"form_token": token, "verdict": "right", "reviewer": "Ben"}
+    assert client.post(path, data=data, headers=OURS).status_code == 303
+    assert "2 picked by hand" not in page(client, link("/rule", name="c4.curly_brace")).text
+    assert json.loads((tmp_path / "reviews.jsonl").read_text().splitlines()[1])["seed"] is None
+
+
+def client_token(client: TestClient) -> str:
+    found = re.search(r'name="form_token" value="([^"]*)"', client.get(link("/review", rule="minhash.near_duplicate")).text)
+    assert found
+    return found[1]
+
+
+def test_what_is_no_review_is_refused_and_said(finished: Path, tmp_path: Path) -> None:
+    client = client_of(browser_of(finished, tmp_path / "reviews.jsonl"))
+    start = link("/review", rule="minhash.near_duplicate")
+    assert verdict(client, start, name="  ").status_code == 400
+    assert verdict(client, start, answer="maybe").status_code == 400
+    assert verdict(client, start, note="n" * 3000).status_code == 400
+    assert verdict(client, start, note="n" * 100_000).status_code == 413
+    token = client_token(client)
+    nothing = client.post(link("/review", id="12e5", of="a.b"), data={"form_token": token, "verdict": "right"}, headers=OURS)
+    assert nothing.status_code == 404
+    assert not (tmp_path / "reviews.jsonl").exists()
+
+
+# who may ask
+
+
+def test_every_answer_has_the_headers_of_its_defence(served: TestClient, gone: list[dict[str, Any]]) -> None:
+    paths = [
+        *every_page(gone),
+        "/static/style.css",
+        "/static/keys.js",
+        "/nowhere",
+        "/document",
+        "/removals.csv",
+        "/static/..%2fx",
+    ]
+    for path in paths:
+        answer = served.get(path)
+        assert {name: answer.headers[name] for name in HEADERS} == HEADERS, path
+    assert served.get("/", headers={"host": "evil.example"}).headers["content-security-policy"] == POLICY
+    assert "unsafe" not in POLICY
+
+
+def test_pages_have_no_script_or_style_of_their_own(served: TestClient, gone: list[dict[str, Any]]) -> None:
+    for path in every_page(gone):
+        for tag, one in page(served, path).tags:
+            assert tag != "style" and not [name for name in one if name == "style" or name.startswith("on")]
+            assert tag != "script" or one["src"] == "/static/keys.js"
+
+
+@pytest.mark.parametrize("name", ["localhost", "localhost:8765", "127.0.0.1:1", "[::1]:8765", "192.168.0.7", "LOCALHOST"])
+def test_a_host_that_is_a_number_or_this_machine_is_known(served: TestClient, name: str) -> None:
+    assert served.get("/", headers={"host": name}).status_code == 200
+
+
+@pytest.mark.parametrize("name", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "", "a b"])
+def test_a_name_that_a_stranger_has_pointed_here_is_refused(served: TestClient, name: str) -> None:
+    answer = served.get("/", headers={"host": name})
+    assert answer.status_code == 421 and "small" not in answer.text
+
+
+def test_forms_of_other_sites_are_not_taken(finished: Path, tmp_path: Path) -> None:
+    client = client_of(browser_of(finished, tmp_path / "reviews.jsonl"))
+    start = link("/review", rule="minhash.near_duplicate")
+    for headers in (
+        {"origin": "https://evil.example"},
+        {"sec-fetch-site": "cross-site", "origin": "null"},
+        {"sec-fetch-site": "same-site"},
+        {"origin": "http://localhost:81"},
+    ):
+        assert verdict(client, start, **headers).status_code == 403
+    for data in ({}, {"form_token": ""}, {"form_token": "é"}, {"form_token": "0" * 64}):
+        filled = {"verdict": "right", "reviewer": "Ada", **data}
+        assert client.post("/review?id=a&of=b", data=filled, headers=OURS).status_code == 403
+    assert not (tmp_path / "reviews.jsonl").exists()
+    assert verdict(client, start, origin="null").status_code == 303  # ours, by the token
+
+
+def test_without_the_token_nothing_is_shown_and_with_it_all(finished: Path, tmp_path: Path, gone: list[dict[str, Any]]) -> None:
+    access = Access(trusts_own=False)
+    client = client_of(browser_of(finished, tmp_path / "r", access=access))
+    for path in [*every_page(gone), "/removals.csv", "/reviews.json", "/static/keys.js", "/nowhere"]:
+        answer = client.get(path)
+        assert answer.status_code == 303 and answer.text == ""
+        assert answer.headers["location"] == f"/login?to={quote(path, safe='')}"
+    assert client.post("/review?id=a&of=b").status_code == 403
+    form = client.get("/login?to=%2Freviews").text
+    assert "small" not in form and access.token not in form
+    token = re.search(r'name="form_token" value="([^"]*)"', form)[1]  # type: ignore[index]
+    assert token != access.form_token("review")
+    for wrong in ("", "é", access.token[:-1], access.token + "x"):
+        answer = client.post("/login?to=/reviews", data={"form_token": token, "token": wrong}, headers=OURS)
+        assert answer.status_code == 403 and "set-cookie" not in answer.headers and "not the token" in answer.text
+    assert client.post("/login", data={"token": access.token}, headers=OURS).status_code == 403
+    answer = client.post("/login?to=/reviews", data={"form_token": token, "token": access.token}, headers=OURS)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/reviews")
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie and "samesite=strict" in cookie and access.token.lower() not in cookie
+    assert client.get("/").status_code == 200
+    client.cookies.clear()
+    client.cookies.set(Access.cookie_name({"server": ("localhost", 80)}), access.token)
+    assert client.get("/").status_code == 303  # the token is no cookie
+
+
+@pytest.mark.parametrize(
+    "to", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:1", "/\t/evil.example", ""]
+)
+def test_nobody_is_sent_to_another_site_after_giving_the_token(finished: Path, tmp_path: Path, to: str) -> None:
+    access = Access(trusts_own=False)
+    client = client_of(browser_of(finished, tmp_path / "r", access=access))
+    data = {"form_token": access.form_token("login"), "token": access.token}
+    assert client.post(link("/login", to=to), data=data, headers=OURS).headers["location"] == "/"
+
+
+def test_a_connection_is_one_s_own_only_if_the_system_says_so() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_connection(server.getsockname()) as client, server.accept()[0] as accepted:
+            assert own_connection(accepted.getpeername(), accepted.getsockname()) == (Path("/proc/net/tcp").exists())
+            assert not own_connection(("127.0.0.1", 1), accepted.getsockname())
+            assert not own_connection(("::1", client.getsockname()[1]), accepted.getsockname())
+        assert not own_connection(client_name := ("127.0.0.1", 9), server.getsockname()), client_name
+    for nothing in (None, ("testclient", 50000)):
+        assert not own_connection(nothing, ("127.0.0.1", 80)) and not own_connection(("127.0.0.1", 80), nothing)
+
+
+@pytest.mark.skipif(not hasattr(os, "setuid") or os.getuid() != 0, reason="only root can be somebody else")
+def test_another_user_of_this_machine_needs_the_token() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        ready, go = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.setuid(65000)
+            with socket.create_connection(("127.0.0.1", port)):
+                os.read(ready, 1)
+            os._exit(0)
+        with server.accept()[0] as accepted:
+            own = own_connection(accepted.getpeername(), accepted.getsockname())
+        os.write(go, b"x")
+        os.waitpid(child, 0)
+    assert not own
+
+
+def test_addresses_that_others_reach_are_told_apart() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "localhost", "::1", "127.9.9.9")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.0.1", "example.org", "")))
+
+
+# strangers
+
+
+def set_column(table: pa.Table, name: str, value: str | list[str | None] | None) -> pa.Table:
+    at = table.schema.get_field_index(name)
+    values = value if isinstance(value, list) else [value] * table.num_rows
+    return table.set_column(at, table.schema.field(at), pa.array(values, table.schema.field(at).type))
+
+
+def rewritten(corpus: Path, kind: str, change: Callable[[pa.Table], pa.Table]) -> None:
+    for path in (corpus / "logs" / kind).rglob("*.parquet"):
+        pq.write_table(change(pq.ParquetFile(path).read()), path)
+
+
+@pytest.fixture
+def hostile(copied: Path) -> Path:
+    """A corpus in which everything that strangers can name is hostile."""
+
+    def names(table: pa.Table) -> pa.Table:
+        for column in ("url", "domain", "language", "detail", "evidence", "benchmark", "item", "media_type", "date"):
+            if column in table.schema.names:
+                table = set_column(table, column, [HOSTILE[n % len(HOSTILE)] for n in range(table.num_rows)])
+        return table
+
+    for kind in ("documents", "removals", "edits"):
+        rewritten(copied, kind, names)
+    folder = Folder(copied)
+    manifest = Manifest.load(folder)
+    content = manifest.content.model_copy(deep=True)
+    content.name = HOSTILE[2]
+    for count in content.counts:
+        if count.removed:
+            count.removed = {HOSTILE[0] + rule: documents for rule, documents in count.removed.items()}
+    rewritten(
+        copied, "removals", lambda table: set_column(table, "rule", [HOSTILE[0] + one for one in table["rule"].to_pylist()])
+    )
+    Manifest.seal(content, manifest.run).save(folder)
+    return copied
+
+
+def test_nothing_that_strangers_wrote_becomes_markup(hostile: Path, tmp_path: Path) -> None:
+    client = client_of(browser_of(hostile, tmp_path / "r"))
+    with Logs(*open_corpus(str(hostile)), ["removals"]) as logs:
+        rows = logs.sql("select * from removals order by id")
+    twin = next(row for row in rows if row["kept_id"])
+    verdict(client, link("/review", rule=rows[0]["rule"]), name=HOSTILE[1], note=HOSTILE[0])
+    paths = [
+        "/",
+        "/removals",
+        "/reviews",
+        "/whatif",
+        *(link("/document", id=row["id"]) for row in rows),
+        link("/twins", id=twin["id"]),
+        link("/review", rule=rows[0]["rule"]),
+        link("/rule", name=rows[0]["rule"]),
+        *(link("/document", q=one) for one in HOSTILE),
+        *(link("/removals", rule=one, language=one, component=one) for one in HOSTILE),
+        *(link("/rule", name=one) for one in HOSTILE),
+        link("/whatif", change=HOSTILE[1]),
+        link("/removals", lowest=HOSTILE[0]),
+        link("/removals", domain=HOSTILE[0]),
+    ]
+    everything = ""
+    for path in paths:
+        answer = client.get(path)
+        assert answer.status_code in (200, 400, 404), path
+        read = Read(answer.text)
+        everything += read.text
+        assert "\x1b" not in answer.text and "\u202e" not in answer.text
+        for tag, one in read.tags:
+            assert tag not in ("img", "iframe", "object", "style", "base"), path
+            assert tag != "script" or one == {"src": "/static/keys.js", "defer": None}
+            assert not [name for name in one if name.startswith("on") or name == "style"], (path, one)
+            for name in ("href", "action", "src"):
+                assert (one.get(name) or "/").startswith(("/", "#main", "?", "data:,")) and not (one.get(name) or "").startswith(
+                    "//"
+                )
+    assert HOSTILE[0] in everything and HOSTILE[4] in everything and "{{ 7*7 }}" in everything
+    assert "\\x1b[31m\\u202eevil&lt;b&gt;" in everything
+
+
+def test_columns_that_are_all_null_and_ids_like_numbers_are_shown(copied: Path, tmp_path: Path) -> None:
+    def bare(table: pa.Table) -> pa.Table:
+        for field in table.schema:
+            if field.nullable:
+                at = table.schema.get_field_index(field.name)
+                table = table.set_column(at, field, pa.nulls(table.num_rows, field.type))
+        return set_column(table, "file", "12e5")
+
+    rewritten(copied, "removals", bare)
+    rewritten(copied, "documents", lambda table: set_column(table, "file", "12e5"))
+    client = client_of(browser_of(copied, tmp_path / "r"))
+    for order in ("document", "lowest", "highest"):
+        said = json.loads(client.get(link("/removals.json", order=order)).text)["rows"]
+        assert said and all(row["file"] == "12e5" and row["measured"] is None for row in said)
+        assert page(client, link("/removals", order=order, rows=3)).links()
+        assert "Nothing" in page(client, link("/removals", order=order, lowest=0)).text
+    assert set(REMOVALS.names) >= {"value", "kept_jaccard"}
+    assert page(client, link("/rule", name="c4.curly_brace")).text
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/removals?rows=0",
+        "/removals?rows=201",
+        "/removals?rows=1e3",
+        "/removals?lowest=nan",
+        "/removals?highest=inf",
+        "/removals?order=value",
+        "/removals?domain=a%20b",
+        "/removals?at_file=x&at_position=-1",
+        "/removals?at_file=x&at_position=99999999999999999999",
+        "/review?rule=c4.curly_brace&n=501",
+        "/review?rule=c4.curly_brace&seed=x",
+        "/review",
+        "/rule",
+        "/twins",
+        "/document",
+        "/rule?name=c4.curly_brace&half=x",
+        "/document?id=" + "x" * 20_000,
+        "/whatif?change=" + "a.b=1+" * 41,
+    ],
+)
+def test_what_means_nothing_is_answered_with_what_is_wrong(served: TestClient, path: str) -> None:
+    read = page(served, path, 400)
+    assert any(one.get("role") == "alert" for _, one in read.tags)
+    assert "Traceback" not in read.text
+
+
+def test_no_page_and_no_method_that_is_not_there(served: TestClient) -> None:
+    assert "no such page" in page(served, "/nowhere", 404).text
+    assert served.request("DELETE", "/").status_code == 405
+    for name in ("x", "..%2fapplication.py", "%2e%2e/pages.py", "style.css%00"):
+        assert served.get(f"/static/{name}").status_code == 404
+
+
+# what breaks
+
+
+def test_a_log_that_is_gone_or_broken_is_named(copied: Path, tmp_path: Path) -> None:
+    client = client_of(browser_of(copied, tmp_path / "r"))
+    log = next((copied / "logs" / "removals").rglob("*.parquet"))
+    log.write_bytes(log.read_bytes()[:100])
+    said = page(client, link("/removals", language="en"), 500).text
+    assert "corpusmill verify" in said and "Traceback" not in said
+    log.unlink()
+    assert log.name in page(client, link("/removals", language="en"), 500).text
+    assert page(client, "/").text  # of the manifest alone
+
+
+def test_another_corpus_in_the_same_place_is_not_taken_for_the_first(copied: Path, tmp_path: Path) -> None:
+    client = client_of(browser_of(copied, tmp_path / "r"))
+    assert client.get("/removals").status_code == 200
+    folder = Folder(copied)
+    manifest = Manifest.load(folder)
+    other = Manifest.seal(manifest.content.model_copy(update={"name": "other"}), manifest.run)
+    other.save(folder)
+    said = page(client, "/removals", 500).text
+    assert "another corpus now" in said and other.digest in said
+    (copied / "manifest.json").unlink()
+    assert "no corpus that can be read" in page(client, "/removals", 500).text
+
+
+def test_what_is_no_corpus_is_refused_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(CorpusUnreadable, match="no corpus"):
+        Questions(str(tmp_path))
+    result = CliRunner().invoke(program, ["audit", "serve", str(tmp_path)])
+    assert result.exit_code == 1 and "no corpus" in result.output
+
+
+def test_reviews_inside_the_corpus_are_refused_at_the_start(finished: Path) -> None:
+    result = CliRunner().invoke(program, ["audit", "serve", str(finished), "--reviews", str(finished / "reviews.jsonl")])
+    assert result.exit_code == 1 and "lies in the corpus" in result.output
+
+
+def test_without_its_libraries_the_command_says_what_to_install(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
+    result = CliRunner().invoke(program, ["audit", "serve", str(finished)])
+    assert result.exit_code == 1 and "pip install 'corpusmill[audit]'" in result.output
+
+
+ENDLESS = "select count(*) from range(100000000000) a, range(1000000) b where a.range * b.range = 7"
+
+
+def test_a_question_that_takes_too_long_is_stopped_and_the_next_is_answered(finished: Path) -> None:
+    questions = Questions(str(finished), seconds=0.3)
+
+    async def nobody_left() -> bool:
+        return False
+
+    async def ask() -> int:
+        with pytest.raises(TooLong, match="stopped after"):
+            await questions.ask(nobody_left, lambda logs, stop: logs.sql(ENDLESS))
+        questions.seconds = 30.0
+        return len(await questions.ask(nobody_left, lambda logs, stop: logs.sql("select id from removals")))
+
+    assert anyio.run(ask) > 0
+
+
+def test_a_question_ends_when_the_client_leaves(finished: Path) -> None:
+    questions = Questions(str(finished))
+
+    async def left() -> bool:
+        return True
+
+    async def ask() -> None:
+        with pytest.raises(ClientGone):
+            await questions.ask(left, lambda logs, stop: logs.sql(ENDLESS))
+
+    anyio.run(ask)
+
+
+def test_a_question_cannot_reach_other_files_or_more_memory(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.csv").write_text("a\n1\n")
+    questions = Questions(str(finished), memory="50MB")
+
+    async def nobody_left() -> bool:
+        return False
+
+    async def refused(statement: str) -> str:
+        with pytest.raises(CorpusUnreadable) as error:
+            await questions.ask(nobody_left, lambda logs, stop: logs.sql(statement))
+        return str(error.value)
+
+    for statement in (
+        f"select * from read_csv('{tmp_path / 'secret.csv'}')",
+        f"copy (select 1) to '{tmp_path / 'out'}'",
+        "set memory_limit = '10GB'",
+        "select list(range) from range(100000000)",
+    ):
+        assert anyio.run(refused, statement)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_page_that_fails_says_so_without_a_traceback(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*arguments: object) -> None:
+        raise ZeroDivisionError("\x1b[31mat a place")
+
+    monkeypatch.setattr(application, "twins_of", broken)
+    said = page(client_of(browser_of(finished, tmp_path / "r")), "/twins?id=a", 500).text
+    assert "this page has failed: ZeroDivisionError" in said and "at a place" not in said
+    assert "\x1b" not in capsys.readouterr().err
+
+
+# a real browser
+
+
+class Serving:
+    """The application on a free port of this machine, in a thread."""
+
+    def __init__(self, browser: Browser) -> None:
+        config = uvicorn.Config(browser.application(), host="127.0.0.1", port=0, log_level="error", lifespan="off", ws="none")
+        self._socket = config.bind_socket()
+        self.home = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]})
+
+    def __enter__(self) -> Serving:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+
+@pytest.fixture
+def tab_of() -> Iterator[Asked]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium is installed")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield lambda **more: browser.new_context(**more).new_page()
+        browser.close()
+
+
+def test_in_chromium_no_script_of_a_document_runs(hostile: Path, tmp_path: Path, tab_of: Asked) -> None:
+    browser = browser_of(hostile, tmp_path / "r", access=Access(trusts_own=True))
+    with Logs(*open_corpus(str(hostile)), ["removals"]) as logs:
+        rows = logs.sql("select * from removals order by id")
+    with Serving(browser) as serving:
+        tab = tab_of(viewport={"width": 400, "height": 800})
+        said: list[str] = []
+        asked: list[str] = []
+        tab.on("console", lambda message: said.append(message.text))
+        tab.on("pageerror", lambda error: said.append(str(error)))
+        tab.on("dialog", lambda dialog: said.append(dialog.message))
+        tab.on("request", lambda request: asked.append(request.url))
+        documents = [link("/document", id=row["id"]) for row in rows[:6]]
+        for path in ("/", "/removals", *documents, link("/rule", name=rows[0]["rule"]), link("/review", rule=rows[0]["rule"])):
+            assert tab.goto(serving.home + path).status == 200
+            assert tab.title() != "taken"
+            assert tab.evaluate("document.documentElement.scrollWidth") <= 400, path
+        assert said == []
+        assert all(url.startswith((serving.home, "data:,")) for url in asked)
+
+
+def test_in_chromium_a_sample_is_reviewed_by_keys(finished: Path, tmp_path: Path, tab_of: Asked) -> None:
+    path = tmp_path / "reviews.jsonl"
+    browser = browser_of(finished, path, access=Access(trusts_own=True))
+    with Serving(browser) as serving:
+        tab = tab_of()
+        tab.goto(serving.home + link("/review", rule="minhash.near_duplicate", n=3, seed=1))
+        for key, at in (("f", 2), ("r", 3), ("k", 2), ("j", 3), ("u", 3)):
+            with tab.expect_navigation():
+                tab.keyboard.press(key)
+            assert f"{at} of 3" in tab.title(), key
+        tab.keyboard.press("/")
+        tab.keyboard.type("rfu")
+        assert tab.input_value("#find") == "rfu"
+        tab.goto(serving.home + "/removals")
+        tab.keyboard.press("Tab")
+        assert tab.evaluate("document.activeElement.textContent") == "Skip to content"
+        tab.keyboard.press("j")
+        tab.keyboard.press("j")
+        tab.keyboard.press("k")
+        first = tab.evaluate("document.activeElement.textContent")
+        assert first == tab.text_content("tbody tr:first-child th a")
+        with tab.expect_navigation():
+            tab.keyboard.press("Enter")
+        assert tab.text_content("h1") == first
+        tab.goto(serving.home + link("/whatif", rule="gopher.min_words"))
+        tab.locator("input[type=range]").first.focus()
+        tab.keyboard.press("ArrowRight")
+        assert tab.input_value("[name='bound:gopher.min_words']") == "51"
+    assert [json.loads(line)["verdict"] for line in path.read_text().splitlines()] == ["false_positive", "right", "unsure"]
+
+
+def test_in_chromium_everything_works_without_scripts(finished: Path, tmp_path: Path, tab_of: Asked) -> None:
+    path = tmp_path / "reviews.jsonl"
+    access = Access(trusts_own=False)
+    with Serving(browser_of(finished, path, access=access)) as serving:
+        tab = tab_of(java_script_enabled=False)
+        tab.goto(serving.home + link("/review", rule="minhash.near_duplicate", n=3))
+        assert tab.url.startswith(serving.home + "/login")
+        tab.fill("#token", access.token)
+        tab.click("main button")
+        assert "1 of 3" in tab.title()
+        tab.click("button[value=false_positive]")
+        assert "2 of 3" in tab.title()
+        tab.goto(serving.home + "/whatif")
+        tab.fill("[name='bound:c4.curly_brace']", "off")
+        tab.click("form.thresholds button")
+        assert "newly kept" in tab.text_content("main")
+    assert len(path.read_text().splitlines()) == 1
