@@ -1,7 +1,11 @@
 """What the parts of a training step cost on a GPU: matrix products, attention, the loss, and whole steps by kernel.
 
-`python -m bench.gpu_parts [matmul] [attention] [tuning] [loss] [parity] [model]` prints tables; figures are medians of repeated
-runs, timed with CUDA events after a warm-up. Rows are packed with made-up documents of log-normal length (median 400 tokens).
+`python -m bench.gpu_parts [matmul] [attention] [tuning] [loss] [parity] [model] [speedrun[=VARIANT,…]]` prints tables; figures
+are medians of repeated runs, timed with CUDA events after a warm-up. Rows are packed with made-up documents of log-normal
+length (median 400 tokens).
+
+`speedrun` compares ways to run that preset: a step is four micro-batches of 131,072 or two of 262,144 tokens and Muon's update.
+A variant that fails is one line, and none begins after SECONDS; the variants are the keys of VARIANTS.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -25,9 +29,9 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.utils.checkpoint import checkpoint
 
 from trainer import fused
-from trainer.flops import causal_flops_per_token, palm_flops_per_token, peak_flops
-from trainer.model import GPT, block_mask, document_mask, token_nats
-from trainer.optimisation import build_adamw
+from trainer.flops import causal_flops_per_token, mean_keys, palm_flops_per_token, peak_flops
+from trainer.model import GPT, block_mask, document_mask, row_masks, token_nats
+from trainer.optimisation import build_adamw, build_optimiser, polar
 from trainer.presets import PRESETS
 
 CUDA = torch.device("cuda")
@@ -243,6 +247,10 @@ class Step:
             nats, _ = self.compiled(self.tokens, mask, self.tokens)
         nats.mean().backward()
 
+    def both(self) -> None:
+        self.micro_batch()
+        self.update()
+
     def update(self) -> None:
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
         self.optimiser.step()
@@ -270,17 +278,7 @@ def model(preset: str, changes: dict[str, Any], masked: bool, micro: int) -> Non
         f"{rate:,.0f} tok/s, MFU {palm:.1%} palm, {causal:.1%} causal; {torch.cuda.max_memory_allocated() / 1e9:.0f} GB; "
         f"ready after {preparing:.0f} s"
     )
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        step.micro_batch()
-        step.update()
-        torch.cuda.synchronize()
-    kernels: dict[str, list[float]] = defaultdict(list)
-    for event in profile.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
-            kernels[event.name].append(event.device_time_total / 1e3)
-    print(f"kernels of both: {sum(map(sum, kernels.values())):.1f} ms")
-    for name, times in sorted(kernels.items(), key=lambda item: -sum(item[1]))[:SHOWN]:
-        print(f"{sum(times):8.2f} ms x{len(times):<4} {name[:150]}")
+    show_kernels(kernels_of(step.both))
     torch.cuda.empty_cache()
 
 
@@ -289,13 +287,166 @@ def models() -> None:
         model(preset, {}, masked, micro)
 
 
-PARTS = {"matmul": matmul, "attention": attention, "tuning": tuning, "loss": loss, "parity": parity, "model": models}
+@dataclass(frozen=True)
+class Variant:
+    """A way to run the preset `speedrun`. `compiler` goes to torch.compile, `settings` to the compiler's own."""
+
+    masked: bool = True
+    micro: int = 128
+    changes: dict[str, Any] = field(default_factory=dict)
+    compiler: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    loss_chunk: int = 0
+
+
+WINDOW = 1_024
+WHOLE: dict[str, Any] = {"windows": "", "window": 0}
+TUNED: dict[str, Any] = {"mode": "max-autotune-no-cudagraphs"}
+PERSISTENT: dict[str, Any] = {"triton.enable_persistent_tma_matmul": True}
+VARIANTS: dict[str, Variant] = {
+    "documents": Variant(),
+    "rows": Variant(masked=False),
+    "documents-whole": Variant(changes=WHOLE),
+    "rows-whole": Variant(masked=False, changes=WHOLE),
+    "documents-64": Variant(micro=64),
+    "documents-tuned": Variant(compiler=TUNED),
+    "documents-tuned-persistent": Variant(compiler=TUNED, settings=PERSISTENT),
+    "rows-whole-tuned-persistent": Variant(masked=False, changes=WHOLE, compiler=TUNED, settings=PERSISTENT),
+    "documents-coordinates": Variant(settings={"coordinate_descent_tuning": True}),
+    "documents-chunked-loss": Variant(loss_chunk=65_536),
+    # what each option costs
+    "no-values": Variant(changes={"value_embeddings": False}),
+    "no-lambdas": Variant(changes={"lambdas": False}),
+    "no-cap": Variant(changes={"soft_cap": 0.0}),
+    "gains": Variant(changes={"norm_gains": True}),
+    "swiglu": Variant(changes={"feed": "swiglu", "hidden": 1_408}),
+    "short-window": Variant(changes={"window": 512}),
+}
+SPEEDRUN_VOCABULARY = 8_192
+SECONDS = 480
+"""After which no other variant begins: a call to a lent machine ends at 600."""
+REFERENCE = 1.63e6
+"""Tokens/s of autoresearch's own script on one H200 with SDPA and full windows."""
+
+
+def speedrun(names: str = "") -> None:
+    print(
+        "\n## speedrun, vocabulary 8,192: ms of a micro-batch's forward and backward, and of the update; a step's tokens/s, "
+        f"beside {REFERENCE / 1e6:.2f}M; MFU palm / causal-exact", flush=True,
+    )  # fmt: skip
+    began = time.perf_counter()
+    for name in names.split(",") if names else VARIANTS:
+        if time.perf_counter() - began > SECONDS:
+            print(f"{name}: not begun after {SECONDS} s", flush=True)
+            continue
+        try:
+            _speedrun(name, VARIANTS[name], shown=name in ("documents", "rows-whole") or bool(names))
+        except Exception as error:
+            print(f"{name}: {type(error).__name__}: {str(error)[:400]}", flush=True)
+        finally:
+            torch.cuda.empty_cache()
+    try:
+        _muon()
+    except Exception as error:
+        print(f"muon: {type(error).__name__}: {str(error)[:400]}", flush=True)
+
+
+def _speedrun(name: str, variant: Variant, shown: bool) -> None:
+    torch._dynamo.reset()
+    torch.cuda.reset_peak_memory_stats()
+    preset, began = PRESETS["speedrun"], time.perf_counter()
+    length = preset.sequence_length
+    network = GPT(preset.build(SPEEDRUN_VOCABULARY, **{"window": WINDOW, **variant.changes}), variant.loss_chunk).to(CUDA)
+    network.initialise(0)
+    optimiser = build_optimiser("muon", network, preset.muon_rate, preset.weight_decay, compiled=True)
+    tokens = torch.randint(0, SPEEDRUN_VOCABULARY, (variant.micro, length), device=CUDA)
+    made_up = made_up_segments(variant.micro, length)
+    segments = torch.tensor(made_up, device=CUDA)
+    with torch._inductor.config.patch(variant.settings):
+        compiled = torch.compile(network, **variant.compiler)
+
+        def micro_batch() -> None:
+            mask = row_masks(network.architecture, segments, variant.masked)
+            with torch.autocast("cuda", torch.bfloat16):
+                nats, _ = compiled(tokens, mask, tokens)
+            nats.mean().backward()
+
+        def update() -> None:
+            torch.nn.utils.clip_grad_norm_(network.parameters(), float("inf"))
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+
+        for _ in range(2):
+            micro_batch()
+            micro_batch()
+            update()
+        torch.cuda.synchronize()
+        preparing = time.perf_counter() - began
+        several = preset.batch_tokens // tokens.numel()
+
+        def step() -> None:
+            for _ in range(several):
+                micro_batch()
+            update()
+
+        whole = milliseconds(step, repeats=8, warm=2)
+        each = milliseconds(micro_batch)
+        of_update = max(0.0, whole - several * each)
+        kernels = kernels_of(step) if shown else {}
+    sizes = np.diff(boundaries(made_up)).astype(np.int64) if variant.masked else np.array([length])
+    rate = preset.batch_tokens / whole * 1e3
+    a, peak = network.architecture, peak_flops(torch.cuda.get_device_name(), "bfloat16") or float("nan")
+    palm = rate * palm_flops_per_token(a, length) / peak
+    causal = rate * causal_flops_per_token(a, mean_keys([sizes]), mean_keys([sizes], a.window)) / peak
+    print(
+        f"{name}: {each:.1f} ms x {several}, update {of_update:.1f}: {rate:,.0f} tok/s, {rate / REFERENCE:.2f}x, MFU {palm:.1%} "
+        f"/ {causal:.1%}; {torch.cuda.max_memory_allocated() / 1e9:.0f} GB; ready after {preparing:.0f} s", flush=True,
+    )  # fmt: skip
+    show_kernels(kernels)
+
+
+def _muon() -> None:
+    """The polar factors of the preset's matrices alone, eager and compiled."""
+    stacks = [torch.randn(32, 512, 512, device=CUDA), torch.randn(8, 2_048, 512, device=CUDA)]
+    for name, function in (("eager", polar), ("compiled", torch.compile(polar, dynamic=False))):
+
+        def both(function: Any = function) -> None:
+            for stack in stacks:
+                function(stack, torch.bfloat16)
+
+        print(f"polar factors of 32 x 512x512 and 8 x 2048x512, {name}: {milliseconds(both):.2f} ms", flush=True)
+
+
+def kernels_of(work: Callable[[], Any]) -> dict[str, list[float]]:
+    """Milliseconds of each kernel's calls."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        work()
+        torch.cuda.synchronize()
+    kernels: dict[str, list[float]] = defaultdict(list)
+    for event in profile.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            kernels[event.name].append(event.device_time_total / 1e3)
+    return kernels
+
+
+def show_kernels(kernels: dict[str, list[float]]) -> None:
+    if kernels:
+        print(f"kernels: {sum(map(sum, kernels.values())):.1f} ms")
+    for name, times in sorted(kernels.items(), key=lambda item: -sum(item[1]))[:SHOWN]:
+        print(f"{sum(times):8.2f} ms x{len(times):<4} {name[:150]}")
+
+
+PARTS: dict[str, Callable[..., None]] = {
+    "matmul": matmul, "attention": attention, "tuning": tuning, "loss": loss, "parity": parity, "model": models,
+    "speedrun": speedrun,
+}  # fmt: skip
 
 if __name__ == "__main__":
     torch.set_float32_matmul_precision("high")
     print(torch.__version__, torch.cuda.get_device_name(), torch.backends.cudnn.version())
     for part in sys.argv[1:] or PARTS:
         try:
-            PARTS[part]()
+            name, _, chosen = part.partition("=")
+            PARTS[name](*([chosen] if chosen else []))
         except Exception:
             traceback.print_exc()

@@ -252,7 +252,23 @@ class SquaredReLU(nn.Module):
         self.down = nn.Linear(architecture.hidden, architecture.width, bias=False)
 
     def forward(self, stream: Tensor) -> Tensor:
-        return cast(Tensor, self.down(F.relu(self.up(stream)).square()))
+        return cast(Tensor, self.down(_Squared.apply(self.up(stream))))  # type: ignore[no-untyped-call]
+
+
+class _Squared(torch.autograd.Function):
+    """relu(x) squared, which keeps only what comes out: its root is half the slope. What went in, as wide as the layer gets, need
+    not be kept beside it, nor what came out be computed again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        out = F.relu(x).square()
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (out,) = ctx.saved_tensors
+        return cast(Tensor, 2.0 * out.sqrt() * gradient)
 
 
 def token_nats(stream: Tensor, weight: Tensor, targets: Tensor, soft_cap: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -314,7 +330,7 @@ def block_mask(segments: Tensor, compiled: bool, block: int = 128, window: int =
         return (query >= key) & (segments[row, query] == segments[row, key])
 
     def near(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return within(row, head, query, key) & (query - key < window)
+        return (query >= key) & (segments[row, query] == segments[row, key]) & (query - key < window)
 
     allowed = near if window else within
     return create_block_mask(allowed, rows, None, length, length, device=segments.device, BLOCK_SIZE=block, _compile=compiled)
