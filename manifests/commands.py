@@ -49,7 +49,7 @@ def main() -> None:
     for point in sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda point: ORDER.get(point.name, len(ORDER))):
         package: typer.Typer = point.load()
         program.registered_commands += package.registered_commands
-        program.registered_groups += package.registered_groups
+        _add_groups(program, package)
     try:
         program()
     except Exception as error:
@@ -58,6 +58,18 @@ def main() -> None:
         print(visible(f"error: {type(error).__name__}: {error}"), file=sys.stderr)
         print(f"this was not expected; with {TRACE}=1 the place is shown", file=sys.stderr)
         sys.exit(1)
+
+
+def _add_groups(program: typer.Typer, package: typer.Typer) -> None:
+    """Groups of one name in several packages, such as `export`, are one group."""
+    known = {group.name: group.typer_instance for group in program.registered_groups}
+    for group in package.registered_groups:
+        there = known.get(group.name)
+        if there is None or group.typer_instance is None:
+            program.registered_groups.append(group)
+            continue
+        names = {command.name for command in there.registered_commands}
+        there.registered_commands += [one for one in group.typer_instance.registered_commands if one.name not in names]
 
 
 TRACE = "CORPUSMILL_TRACE"

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+from trainer import run_commands
 from trainer.exits import BAD_USAGE, FAILED, SIGNALLED, end, explain, need_torch
 from trainer.presets import CPU_PRESET, DEFAULT_PRESET, PRESETS
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from trainer.ranks import Ranks
 
 app = typer.Typer(help="Train on a corpus, and score what was trained.", no_args_is_help=True, pretty_exceptions_enable=False)
+app.add_typer(run_commands.exports, name="export")
+for _command in (run_commands.replay, run_commands.generate, run_commands.noise):
+    app.command()(_command)
 
 MODEL, BUDGET, DATA, OPTIMISATION, MACHINE = "Model", "Budget", "Data", "Optimisation", "Machine and run"
 
@@ -105,7 +110,18 @@ LossChunk = Annotated[int, _option(MACHINE, "Logits of this many tokens at a tim
 LogEvery = Annotated[int, _option(MACHINE, "Steps between progress lines.")]
 
 
-@app.command()
+class TrainCommand(TyperCommand):
+    """`train` with options trains; `train batch RUN STEP` asks about a step of a run."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        if args[:1] == ["batch"]:
+            asking = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+            asking.command()(run_commands.batch)
+            return typer.main.get_command(asking).make_context(f"{info_name} batch", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@app.command(cls=TrainCommand, epilog="`train batch RUN STEP` shows the documents of a step; `train batch --help` says how.")
 def train(
     manifest: Manifest,
     out: Annotated[str, typer.Option(help="Folder of the run; must be empty or new, unless --resume.", metavar="RUN")],

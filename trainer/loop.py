@@ -162,7 +162,7 @@ class Run:
         self.exhausted: str | None = None
         self.saved_step = self.step if found is not None else -1
         if ranks.first:
-            rewind.set_aside(self.folder, self.step, from_step, config)
+            self._set_aside(from_step)
 
     def go(self) -> Outcome:
         if self.ranks.first:
@@ -196,6 +196,9 @@ class Run:
                 raise ConfigurationError("--from-step goes on from a checkpoint, so it needs --resume")
             return rewind.checkpoint_of(self.folder, from_step), {}
         return checkpoint.newest(self.folder, self.ranks) if resume else (None, {})
+
+    def _set_aside(self, from_step: int | None) -> None:
+        rewind.set_aside(self.folder, self.step, from_step, self.config)
 
     def _lay_out(self) -> Layout:
         asked = f"{self.config.parallel} {self.config.replicas}"

@@ -1,9 +1,9 @@
 """Rewind and skip: a run goes on from an earlier checkpoint, and passes over the steps whose rows upset it.
 
 Steps keep their numbers: step s has the same rows before and after, and a skipped one counts as a step without an update.
-Nothing is deleted. What came after the checkpoint is moved to `set-aside/N`, and `lineage.jsonl` has a line for the act: what
-was done, when and by whom. No digest covers these two, and none of it decides what is computed, but for the steps that are
-skipped, which the ledger has too.
+Nothing is deleted. What came after the checkpoint is moved to `set-aside/N`, laid out as a run is, and `lineage.jsonl` has a line
+for the act: what was done, when and by whom. No digest covers these two, and none of it decides what is computed, but for the
+steps that are skipped, which the ledger has too.
 """
 
 from __future__ import annotations
@@ -101,8 +101,10 @@ def set_aside(run: Path, step: int, from_step: int | None, config: TrainConfig) 
         for name in RESULTS:
             if (run / name).exists():
                 os.replace(run / name, folder / name)
+        if later:
+            (folder / checkpoint.CHECKPOINTS).mkdir()
         for one in later:
-            os.replace(one, folder / one.name)
+            os.replace(one, folder / checkpoint.CHECKPOINTS / one.name)
         act |= {"set_aside": f"{ASIDE}/{number}", "checkpoints": [one.name for one in reversed(later)]}
         sync_directory(str(folder))
     with open(run / LINEAGE, "a") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -32,22 +33,43 @@ def score_checkpoint(
     CheckpointError when it is incomplete, was trained with another tokenizer, or was written by a version unknown here.
     """
     corpus = Corpus.open(manifest, cache)
-    folder = checkpoint.resolve(path, ranks)
-    state = checkpoint.load_state(folder)
+    loaded = load_model(path, ranks)
+    folder, state = loaded.folder, loaded.state
     if state.tokenizer_sha256 != corpus.tokenizer.sha256:
         raise checkpoint.CheckpointError(
             f"{folder}: trained with tokenizer {state.tokenizer_sha256[:12]}…, the corpus has {corpus.tokenizer.sha256[:12]}…; "
             "its token ids mean other texts"
         )
+    length = sequence_length or loaded.config.row_tokens
+    chosen = usual_dtype(ranks.device.type) if dtype == "auto" else dtype
+    return evaluate_bpb(model_logits(loaded.model.to(ranks.device), chosen), corpus, split, length, ranks, chosen)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A checkpoint's model, on the CPU in float32, and what is known of it."""
+
+    folder: Path
+    state: checkpoint.State
+    config: TrainConfig
+    model: GPT
+
+
+def load_model(path: Path, ranks: Ranks | None = None) -> Loaded:
+    """The newest checkpoint of a run, or the one at `path`. CheckpointError when it is not whole, or of an unknown version."""
+    folder = checkpoint.resolve(path, ranks)
+    state = checkpoint.load_state(folder)
     try:
         architecture, config = Architecture.model_validate(state.architecture), TrainConfig.model_validate(state.config)
     except ValidationError as error:
         raise checkpoint.CheckpointError(f"{folder / checkpoint.STATE}: of another version: {error}") from None
     model = GPT(architecture)
     checkpoint.load_weights(folder, model)
-    length = sequence_length or config.row_tokens
-    chosen = ("bfloat16" if ranks.device.type == "cuda" else "float32") if dtype == "auto" else dtype
-    return evaluate_bpb(model_logits(model.to(ranks.device).eval(), chosen), corpus, split, length, ranks, chosen)
+    return Loaded(folder, state, config, model.eval())
+
+
+def usual_dtype(device: str) -> str:
+    return "bfloat16" if device == "cuda" else "float32"
 
 
 def model_logits(model: GPT, dtype: str) -> Logits:

@@ -63,8 +63,8 @@ def test_a_rewound_run_does_the_same_again_and_keeps_what_it_replaces(manifest: 
     aside = out / rewind.ASIDE / "1"
     for name in (METRICS, "ledger.jsonl"):
         assert (aside / name).read_bytes() == (finished / name).read_bytes()
-    assert sorted(one.name for one in aside.glob("step-*")) == ["step-00000008", "step-00000012"]
-    assert checkpoint.fault(aside / "step-00000012") is None
+    assert sorted(one.name for one in (aside / "checkpoints").iterdir()) == ["step-00000008", "step-00000012"]
+    assert checkpoint.fault(aside / "checkpoints" / "step-00000012") is None
     assert (aside / "result.json").exists()
     rewound(manifest, out, 8)
     acts = rewind.acts(out)
