@@ -2,6 +2,7 @@
 
     python bench/audit_log.py make FOLDER --rows 20000000      # logs alone, of documents that never were; some minutes
     python bench/audit_log.py ask FOLDER                       # each question as a person asks it: a process of its own
+    python bench/audit_log.py browse FOLDER                    # each page of `audit serve`, from a server started for it
 
 The logs have the layout of a run's: 250,000 records a file, in id order, with the same writer settings, the signals and rules
 of the filters that recipes use, a million domains and 30 languages of very different size. What a rule removes is what it
@@ -11,15 +12,22 @@ decides on the signals made up. There are no shards, so `verify` has nothing to 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import html
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
+import tempfile
 import time
+import urllib.request
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pyarrow as pa
@@ -316,9 +324,88 @@ def ask(folder: Path, times: int) -> None:
         print(f"{name:28} {cpu:6.2f} s of processor {clock:6.2f} s by the clock{said}", flush=True)
 
 
+def browse(folder: Path, times: int) -> None:
+    """Prints how many seconds pages of the browser take, the shortest of `times` fetches: the first list from a server that has
+    just started, with its start, and all pages from one that runs. Seconds of processor are the server's."""
+    corpus = Folder(folder)
+    manifest = Manifest.load(corpus)
+    path = next(log.path for log in manifest.content.logs if log.kind == "removals")
+    gone = pq.ParquetFile(folder / path).read_row_group(0, ["id", "url", "domain", "rule", "kept_id"]).slice(0, 2000).to_pylist()
+    copy = next(row for row in gone if row["kept_id"])
+    pages = {
+        "overview": {"": "/"},
+        "removals": {"": "/removals"},
+        "removals, a rule": {"rule": "gopher.min_words"},
+        "removals, a rule and a language": {"rule": "gopher.min_words", "language": "l03"},
+        "removals, a domain": {"domain": copy["domain"]},
+        "removals, a rule and values": {"rule": "gopher.min_words", "lowest": "10", "highest": "20"},
+        "removals, lowest first": {"order": "lowest"},
+        "removals, lowest first, next page": {"order": "lowest", "next": "page"},
+        "rule": {"": "/rule?name=gopher.min_words"},
+        "document, by id": {"": f"/document?{urlencode({'id': copy['id']})}"},
+        "document, by URL": {"": f"/document?{urlencode({'q': copy['url']})}"},
+        "review, first of a sample": {"": "/review?rule=gopher.min_words&seed={n}"},
+        "what if, one rule": {"": "/whatif?change=gopher.min_words=30"},
+    }
+    print(f"{sum(log.rows for log in manifest.content.logs if log.kind == 'removals'):,} removals, load {os.getloadavg()[0]:.1f}")
+    taken = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        with _served(folder) as (home, process):
+            started = time.perf_counter() - begun
+            clock = _fetched(f"{home}/removals")[0]
+            taken.append((_cpu(process), started + clock, clock))
+    cpu, whole, clock = (min(one[at] for one in taken) for at in range(3))
+    print(f"{'start and first list':36} {cpu:6.2f} s of processor {whole:6.2f} s by the clock, {clock:.2f} s of it the page")
+    with _served(folder) as (home, process):
+        for name, asked in pages.items():
+            address = asked.get("") or f"/removals?{urlencode({key: value for key, value in asked.items() if key != 'next'})}"
+            if "next" in asked:
+                onward = re.search(r'href="([^"]*)" data-key="n"', _fetched(home + address)[1])
+                address = html.unescape(onward[1]) if onward else address
+            taken = []
+            for n in range(times):
+                before = _cpu(process)
+                clock, _ = _fetched(home + address.replace("{n}", str(n)))
+                taken.append((_cpu(process) - before, clock, clock))
+            cpu, clock = (min(one[at] for one in taken) for at in (0, 1))
+            print(f"{name:36} {cpu:6.2f} s of processor {clock:6.2f} s by the clock", flush=True)
+
+
+@contextlib.contextmanager
+def _served(folder: Path) -> Iterator[tuple[str, int]]:
+    """The address and process of `audit serve`, as soon as it answers."""
+    program = Path(sys.executable).parent / "corpusmill"
+    with tempfile.TemporaryDirectory() as place:
+        command = [program, "audit", "serve", folder, "--port", "0", "--reviews", f"{place}/reviews.jsonl"]
+        server = subprocess.Popen(
+            list(map(str, command)), stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+        )
+        try:
+            assert server.stdout is not None
+            home = server.stdout.readline().split("/  ")[0].strip()
+            yield home, server.pid
+        finally:
+            server.terminate()
+            server.wait()
+
+
+def _fetched(address: str) -> tuple[float, str]:
+    begun = time.perf_counter()
+    with urllib.request.urlopen(address) as answer:
+        body = answer.read().decode()
+    return time.perf_counter() - begun, body
+
+
+def _cpu(process: int) -> float:
+    """Seconds of processor that a process has used, all threads."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["make", "ask"])
+    parser.add_argument("what", choices=["make", "ask", "browse"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--times", type=int, default=3)
@@ -328,6 +415,8 @@ def main() -> None:
         make(given.folder, given.rows)
         size = sum(path.stat().st_size for path in given.folder.rglob("*") if path.is_file())
         print(json.dumps({"rows": given.rows, "bytes": size, "seconds": round(time.perf_counter() - begun, 1)}))
+    elif given.what == "browse":
+        browse(given.folder, given.times)
     else:
         ask(given.folder, given.times)
 

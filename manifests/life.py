@@ -32,10 +32,11 @@ MOST_OF_A_FILE = 20
 WHOLE_FILE = "select * from documents where component = ? and file = ?"
 
 
-def lives(logs: Logs, id_or_url: str) -> list[Life]:
+def lives(logs: Logs, id_or_url: str, most_twins: int | None = None) -> list[Life]:
     """Needs the views `documents`, `removals` and `edits`. The documents with this id or URL, or the first ones of this file
-    (`component/file`); a URL may have been crawled several times. Empty when none came in."""
-    return [_life(logs, document) for document in documents_called(logs, id_or_url)]
+    (`component/file`); a URL may have been crawled several times. Empty when none came in.
+    `most_twins`: how many documents that were removed because of one are told."""
+    return [_life(logs, document, most_twins) for document in documents_called(logs, id_or_url)]
 
 
 def documents_called(logs: Logs, id_or_url: str, most: int | None = None) -> list[dict[str, Any]]:
@@ -60,7 +61,7 @@ def documents_called(logs: Logs, id_or_url: str, most: int | None = None) -> lis
     return found
 
 
-def _life(logs: Logs, document: dict[str, Any]) -> Life:
+def _life(logs: Logs, document: dict[str, Any], most_twins: int | None) -> Life:
     key = [document["component"], document["file"], document["position"]]
     where = "component = ? and file = ? and position = ?"
     removals = logs.sql(f"select * from removals where {where}", key)
@@ -75,7 +76,10 @@ def _life(logs: Logs, document: dict[str, Any]) -> Life:
             measured = {name: _value(value) for name, value in row.items() if name not in ("id", "component", "file", "position")}
             signals[block] = measured
             rules += _rules(logs, document["component"], measured)
-    twins = logs.sql("select id, stage, linked_id, kept_jaccard from removals where kept_id = ? order by id", [document["id"]])
+    twins = logs.sql(
+        "select id, stage, linked_id, kept_jaccard from removals where kept_id = ? order by id limit ?",
+        [document["id"], most_twins],
+    )
     return Life(document, removals[0] if removals else None, edits, signals, rules, twins)
 
 

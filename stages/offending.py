@@ -73,8 +73,13 @@ def differences(text: str, other: str) -> tuple[list[Place], list[Place]]:
 
 
 def _rest(words: list[tuple[str, int, int]], shared: list[Place]) -> list[Place]:
-    inside = [any(place.start <= start < place.end for place in shared) for _, start, _ in words]
-    return _runs(words, [not one for one in inside], "differs")
+    """The words outside `shared`, whose places are in order and apart."""
+    outside, at = [], 0
+    for _, start, _ in words:
+        while at < len(shared) and shared[at].end <= start:
+            at += 1
+        outside.append(at == len(shared) or start < shared[at].start)
+    return _runs(words, outside, "differs")
 
 
 def _words(text: str) -> list[tuple[str, int, int]]:

@@ -53,6 +53,7 @@ ROWS_A_PAGE = 200
 SAMPLE = 20
 LARGEST_SAMPLE = 500
 TWINS_SHOWN = 5
+TWINS_LISTED = 50
 CAPTURES = 50
 EXAMPLES = 10
 MOST_CHANGES = 40
@@ -299,7 +300,7 @@ class Browser:
             called = documents_called(logs, asked, CAPTURES + 1)
             if len(called) != 1:
                 return called, None, None
-            life = lives(logs, called[0]["id"])[0]
+            life = lives(logs, called[0]["id"], TWINS_LISTED + 1)[0]
             row = life.removal or {"id": called[0]["id"]}
             return called, life, marked(logs, [row], self.sources, self.personal_data)[0]
 
@@ -314,6 +315,7 @@ class Browser:
             request,
             "document.html",
             life=life,
+            twins_listed=TWINS_LISTED,
             text=text,
             shown=_shown(text, request),
             rules=_decided(life),

@@ -41,6 +41,7 @@ from stages.audit_browser.application import Browser
 from stages.audit_browser.pages import link
 from stages.audit_browser.questions import ClientGone, CorpusUnreadable, Questions, TooLong
 from stages.audit_browser.texts import PAGE_CHARACTERS, shown
+from tests.pipeline.crawl import article, build, small_recipe, write_small
 
 assert commands
 
@@ -243,12 +244,33 @@ def test_a_mark_that_lies_past_the_page_is_shown_first() -> None:
     assert shown("", []).pieces == [] and shown("ab", [], 10**9).end == 2
 
 
-def test_personal_data_in_a_text_is_replaced(crawl: Any, copied: Path, tmp_path: Path) -> None:
-    sources = {name: str(crawl.folder / name) for name in ("web", "books", "tables")}
-    with Logs(*open_corpus(str(copied)), ["removals"]) as logs:
-        casino = logs.sql("select id from removals where stage = 'url_filter'")[0]["id"]
+TEXTS = {
+    "<img src=x onerror=document.title=1>.jsonl": "\n".join([*HOSTILE, "<b>bold</b> \ufdfa"]),
+    "mail.jsonl": "write to jane.roe@example.org",
+    "twin.jsonl": "<script>document.title='taken'</script> and some words more",
+    "twin2.jsonl": "<script>document.title='taken'</script> and some words more",
+}
+
+
+@pytest.fixture(scope="module")
+def with_hostile_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus whose removed documents have hostile texts and names."""
+    folder = tmp_path_factory.mktemp("hostile")
+    written = small_recipe([], ["exact_dedup"])
+    written["components"]["docs"]["stages"] = ["gopher_quality"]
+    written["components"]["docs"]["files"] = ["*"]
+    short = {name: [{"text": text, "url": HOSTILE[0]}] for name, text in TEXTS.items()}
+    files = {**short, "good.jsonl": [{"text": article("good")}, {"text": article("good")}]}
+    build(write_small(folder, files, written), folder / "corpus")
+    return folder / "corpus"
+
+
+def test_personal_data_in_a_text_is_replaced_unless_it_is_asked_for(with_hostile_texts: Path, tmp_path: Path) -> None:
+    path = link("/document", id="docs/mail.jsonl#0")
+    said = page(client_of(browser_of(with_hostile_texts, tmp_path / "r")), path).text
+    assert "write to" in said and "jane.roe" not in said
     assert (
-        "No text" not in page(client_of(browser_of(copied, tmp_path / "r", sources=sources)), link("/document", id=casino)).text
+        "jane.roe@example.org" in page(client_of(browser_of(with_hostile_texts, tmp_path / "r", personal_data=True)), path).text
     )
 
 
@@ -730,11 +752,12 @@ def tab_of() -> Iterator[Asked]:
         browser.close()
 
 
-def test_in_chromium_no_script_of_a_document_runs(hostile: Path, tmp_path: Path, tab_of: Asked) -> None:
+def test_in_chromium_no_script_of_a_document_runs(hostile: Path, with_hostile_texts: Path, tmp_path: Path, tab_of: Asked) -> None:
     browser = browser_of(hostile, tmp_path / "r", access=Access(trusts_own=True))
     with Logs(*open_corpus(str(hostile)), ["removals"]) as logs:
         rows = logs.sql("select * from removals order by id")
-    with Serving(browser) as serving:
+    texts = browser_of(with_hostile_texts, tmp_path / "r", access=Access(trusts_own=True))
+    with Serving(browser) as serving, Serving(texts) as second:
         tab = tab_of(viewport={"width": 400, "height": 800})
         said: list[str] = []
         asked: list[str] = []
@@ -747,8 +770,15 @@ def test_in_chromium_no_script_of_a_document_runs(hostile: Path, tmp_path: Path,
             assert tab.goto(serving.home + path).status == 200
             assert tab.title() != "taken"
             assert tab.evaluate("document.documentElement.scrollWidth") <= 400, path
+        shown_as_text = ""
+        for name in TEXTS:
+            assert tab.goto(second.home + link("/document", id=f"docs/{name}#0")).status == 200
+            assert tab.title() != "taken" and tab.evaluate("document.documentElement.scrollWidth") <= 400
+            shown_as_text += tab.text_content(".text")
+        assert tab.goto(second.home + link("/twins", id="docs/good.jsonl#1")).status == 200
+        assert HOSTILE[0] in shown_as_text and HOSTILE[1] in shown_as_text
         assert said == []
-        assert all(url.startswith((serving.home, "data:,")) for url in asked)
+        assert all(url.startswith((serving.home, second.home, "data:,")) for url in asked)
 
 
 def test_in_chromium_a_sample_is_reviewed_by_keys(finished: Path, tmp_path: Path, tab_of: Asked) -> None:
