@@ -160,6 +160,9 @@ def train(
     device: OnDevice = Device.auto,
     dtype: InPrecision = Precision.auto,
     compile: Compile = None,
+    tune: Annotated[
+        bool, _option(MACHINE, "Let the compiler try kernels: minutes before the first step, faster ones then.")
+    ] = False,
     loss_chunk: LossChunk = 0,
     parallel: Annotated[
         Parallel, _option(MACHINE, "ddp: a whole model on every rank; fsdp: a shard of it; hsdp: shards within each replica.")

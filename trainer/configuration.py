@@ -76,6 +76,7 @@ class TrainConfig(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     compile: bool | None = None
+    tune: bool = False
     clock: Literal["warm", "cold"] = "warm"
     loss_chunk: int = Field(default=0, ge=0)
     parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"
@@ -146,6 +147,12 @@ class TrainConfig(BaseModel):
             raise ValueError(f"replicas are those of parallel hsdp, not {self.parallel}: leave them out, or use hsdp")
         if self.accumulate == "sharded" and self.parallel == "ddp":
             raise ValueError("accumulate sharded needs shards: use parallel fsdp or hsdp, or leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _tuned_is_compiled(self) -> TrainConfig:
+        if self.tune and self.compile is False:
+            raise ValueError("tune is a matter of the compiler, which compile=false leaves out")
         return self
 
     @staticmethod
@@ -231,7 +238,7 @@ class TrainConfig(BaseModel):
 
 MAY_CHANGE = {
     "manifest", "out", "seconds", "tokens", "steps", "skip_steps", "micro_batch", "max_epochs", "device", "dtype", "compile",
-    "clock", "loss_chunk", "parallel", "replicas", "accumulate", "recompute", "checkpoint_every", "keep", "log_every",
+    "tune", "clock", "loss_chunk", "parallel", "replicas", "accumulate", "recompute", "checkpoint_every", "keep", "log_every",
     "evaluate", "cache",
 }  # fmt: skip
 """Options that a resumed run may be given anew: where, how long and how fast, not what is computed. (The corpus itself is

@@ -126,7 +126,7 @@ class Run:
         self.near_keys = self._near_keys()
         self.spread = Spread(
             self.architecture, self.layout, self.device, self.dtype, config.seed,
-            config.loss_chunk, config.recompute, self.compiled, config.accumulate,
+            config.loss_chunk, config.recompute, self.compiled, config.accumulate, config.tune,
         )  # fmt: skip
         self.model = self.spread.model
         torch.manual_seed(config.seed)

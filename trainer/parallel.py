@@ -30,7 +30,9 @@ from trainer.ranks import Ranks
 Kind = Literal["ddp", "fsdp", "hsdp"]
 Recompute = Literal["none", "selective", "full"]
 STATE_BYTES = 16
-"""Bytes that a parameter takes while training: master weight, gradient and AdamW's two moments, float32 each."""
+"""Bytes that a parameter takes while training: master weight, gradient and AdamW's two moments, float32 each. (Muon has one.)"""
+TUNED = "max-autotune-no-cudagraphs"
+"""torch.compile's name for it; graphs of CUDA would save nothing here, where kernels are long."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ class Spread:
     process would with the same seed; `forward` is what a micro-batch goes through, once `start` was called.
 
     `recompute`: `full` computes every block again in the backward pass, `selective` every second one.
+    `tuned`: the compiler tries kernels, and how far what surrounds a product can go into it, and takes the fastest.
     `accumulate`, where sharded: `whole` gathers parameters and reduces gradients once a step, and holds both whole from the
     first to the last micro-batch; `sharded` does it block by block in every micro-batch.
     """
@@ -117,8 +120,10 @@ class Spread:
     def __init__(
         self, architecture: Architecture, layout: Layout, device: torch.device, dtype: str, seed: int,
         loss_chunk: int = 0, recompute: Recompute = "none", compiled: bool = False, accumulate: str = "whole",
+        tuned: bool = False,
     ) -> None:  # fmt: skip
         self.layout, self.device, self.compiled, self.accumulate = layout, device, compiled, accumulate
+        self._mode = TUNED if tuned else None
         _refuse_too_little_memory(architecture, layout, device)
         self._recompute = recompute
         self._mesh: DeviceMesh | None = None
@@ -144,12 +149,12 @@ class Spread:
         by_block = self.compiled and (self.layout.world > 1 or self._recompute != "none")
         if by_block:
             for block in self._blocks():
-                block.compute = torch.compile(block.compute)  # type: ignore[method-assign]
+                block.compute = torch.compile(block.compute, mode=self._mode)  # type: ignore[method-assign]
         if self.layout.world > 1 and not self.layout.sharded:
             ids = None if self.device.index is None else [self.device.index]
             self.forward = self._replicated = DistributedDataParallel(self.model, device_ids=ids, gradient_as_bucket_view=True)
         elif self.compiled and not by_block:
-            self.forward = cast(nn.Module, torch.compile(self.model))
+            self.forward = cast(nn.Module, torch.compile(self.model, mode=self._mode))
 
     def micro_batch(self, number: int, of: int) -> contextlib.AbstractContextManager[Any]:
         """Around forward and backward of micro-batch `number` (from 0) of a step of `of`: gradients are reduced with the last,
