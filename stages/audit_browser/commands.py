@@ -86,7 +86,8 @@ def serve(
     )
     try:
         listening = config.bind_socket()
-    except SystemExit:
+        listening.listen(CONNECTIONS)  # from here on the address that is printed can be called
+    except (SystemExit, OSError):
         fail(f"port {port} of {host} cannot be listened on: take another with --port")
     shown = f"[{host}]" if ":" in host else host
     typer.echo(visible(f"http://{shown}:{listening.getsockname()[1]}/  (Ctrl+C ends it)"))

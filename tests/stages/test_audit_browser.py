@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import csv
 import html
+import http.client
 import io
 import json
 import os
 import re
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
@@ -652,6 +656,29 @@ def test_without_its_libraries_the_command_says_what_to_install(finished: Path, 
     monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
     result = CliRunner().invoke(program, ["audit", "serve", str(finished)])
     assert result.exit_code == 1 and "pip install 'corpusmill[audit]'" in result.output
+
+
+def test_the_program_serves_until_it_is_interrupted(finished: Path, tmp_path: Path) -> None:
+    program_ = str(Path(sys.executable).parent / "corpusmill")
+    command = [program_, "audit", "serve", str(finished), "--port", "0", "--reviews", str(tmp_path / "r.jsonl")]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    for more, status in (((), 200), (("--token",), 303)):
+        with subprocess.Popen(
+            [*command, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        ) as server:
+            assert server.stdout is not None
+            home = server.stdout.readline().split()[0]
+            address = home.removeprefix("http://").rstrip("/")
+            connection = http.client.HTTPConnection(address, timeout=60)
+            connection.request("GET", "/removals")
+            answer = connection.getresponse()
+            assert answer.status == status and (b"c4.curly_brace" in answer.read()) is (status == 200)
+            taken = subprocess.run([*command, "--port", address.rpartition(":")[2]], capture_output=True, text=True, check=False)
+            assert taken.returncode == 1 and "cannot be listened on" in taken.stderr
+            connection.close()
+            server.send_signal(signal.SIGINT)
+            said = server.communicate()
+        assert "token" in said[0] and "Traceback" not in said[1]
 
 
 ENDLESS = "select count(*) from range(100000000000) a, range(1000000) b where a.range * b.range = 7"
