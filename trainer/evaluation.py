@@ -10,8 +10,10 @@ A model that looks ahead, or that carries something from row to row, could score
 those that are scored are run again, in their own shape and in unpredictable order: with other tokens from an unpredictable
 position of each row on, with the rows reordered, and some rows alone. Log-probabilities before the change must agree to
 PROBE_TOLERANCE with those that were scored, and those of the targets must not have been better by more than
-PROBE_MEAN_TOLERANCE on average, so that rounding cannot hide a small gain at every token. Logits that are not finite are
-refused. What a model has memorised in its weights is out of reach, and so is a program that recognises a row it was shown.
+PROBE_MEAN_TOLERANCE on average, so that rounding cannot hide a small gain at every token. When all is scored, the first batch
+and one drawn at random are run once more, by the same tolerances: what a model has learned or counted meanwhile shows there.
+Logits that are not finite, not a plain tensor, or of a smaller vocabulary are refused. What a model has memorised in its weights
+is out of reach, and so is a program that recognises a row it was shown.
 """
 
 from __future__ import annotations
@@ -180,6 +182,8 @@ def evaluate_bpb(
     generator = np.random.default_rng(secrets.randbits(128) if probe_seed is None else probe_seed)
     probe = _Probe(logits, corpus.tokenizer.vocabulary, ranks, generator, dtype)
     probed = probe.choose(batches)
+    again = {0, int(generator.integers(len(batches)))} if batches else set()
+    kept: list[tuple[_Batch, Tensor]] = []
     by_component = {component.name: np.zeros(len(component.lengths), np.float64) for component in components}
     with torch.no_grad():
         for number, batch in enumerate(batches):
@@ -188,8 +192,12 @@ def evaluate_bpb(
                 found = probe.scored(tokens, targets, batch.lengths)
             else:
                 on_device = torch.from_numpy(targets).to(ranks.device)
-                found = row_nats(logits(torch.from_numpy(tokens).to(ranks.device)), on_device)
+                found = row_nats(logits(torch.from_numpy(tokens).to(ranks.device)), on_device, corpus.tokenizer.vocabulary)
+            if number in again:
+                kept.append((batch, found))
             np.add.at(by_component[batch.component.name], batch.documents, found.double().sum(dim=1).cpu().numpy())
+        for batch, found in kept:
+            probe.compare_with_later(found, *batch.arrays())
     difference, mean_change, positions = probe.verdict()
     nats = np.concatenate([ranks.total(by_component[component.name]) for component in components])
     sizes = np.concatenate([component.text_bytes for component in components])
@@ -228,9 +236,10 @@ def evaluate_bpb(
     )
 
 
-def row_nats(logits: Tensor, targets: Tensor) -> Tensor:
-    """Nats of each target, float32 (rows, t), 0 where it is negative. EvaluationError unless every logit is finite."""
-    return -_log_probabilities(logits, targets)[..., 0] * (targets >= 0)
+def row_nats(logits: Tensor, targets: Tensor, vocabulary: int = 1) -> Tensor:
+    """Nats of each target, float32 (rows, t), 0 where it is negative. EvaluationError unless every logit is finite, and there are
+    as many as a vocabulary of this size has entries, or more."""
+    return -_log_probabilities(logits, targets, vocabulary)[..., 0] * (targets >= 0)
 
 
 def evaluator_sha256() -> str:
@@ -253,6 +262,8 @@ class _Probe:
         self.worst, self.fault = 0.0, ""
         self.changes = np.zeros(4, np.float64)
         """Sum and number of the changes of targets: of the replaced tokens themselves, and of all before the cuts."""
+        self.later = np.zeros(2, np.float64)
+        """Sum and number of the changes of targets when all was scored."""
 
     def choose(self, batches: Sequence[_Batch]) -> set[int]:
         """Numbers of the batches to probe. One of single tokens has nothing ahead that could be seen."""
@@ -291,7 +302,7 @@ class _Probe:
 
     def verdict(self) -> tuple[float, float, int]:
         """(largest difference, largest mean change of targets, cuts) over all ranks; EvaluationError when either is too much."""
-        at_cut, cuts, before, positions = self.ranks.total(self.changes).tolist()
+        at_cut, cuts, before, positions, later, again = self.ranks.total(np.concatenate((self.changes, self.later))).tolist()
         worst, faults = self.ranks.maximum([self.worst, float(bool(self.fault))])
         if faults:
             raise EvaluationError(self.fault or "another rank's probe: the model does not predict from the text before alone")
@@ -303,7 +314,21 @@ class _Probe:
                 f"log-probabilities of targets fell by {mean:.3g} nats on average (tolerance {self.mean_tolerance:g}) when later "
                 "tokens were replaced: the model does not predict from the text before alone"
             )
+        if again and not abs(later / again) <= self.mean_tolerance:
+            raise EvaluationError(
+                f"nats of targets changed by {later / again:.3g} on average (tolerance {self.mean_tolerance:g}) from when they "
+                "were scored to when all was: the model does not predict from the text before alone"
+            )
         return worst, mean, int(cuts)
+
+    def compare_with_later(self, scored: Tensor, tokens: Int64, targets: Int64) -> None:
+        """A batch once more, when all is scored; `scored` are its nats from then."""
+        device = self.ranks.device
+        on_device = torch.from_numpy(targets).to(device)
+        now = row_nats(self.logits(torch.from_numpy(tokens).to(device)), on_device, self.vocabulary)
+        text = on_device >= 0
+        self._compare(scored[..., None], now[..., None], text, "when the batch was run again at the end")
+        self.later += [float((now - scored).double().sum()), float(text.sum())]
 
     def _replaced(self, tokens: Int64, cuts: Int64) -> Int64:
         """Every token from each row's cut on is another one."""
@@ -317,7 +342,8 @@ class _Probe:
     def _look(self, tokens: Int64, targets: Int64) -> Tensor:
         device = self.ranks.device
         logits = self.logits(torch.from_numpy(np.ascontiguousarray(tokens)).to(device))
-        return _log_probabilities(logits, torch.from_numpy(np.ascontiguousarray(targets)).to(device), self.columns)
+        on_device = torch.from_numpy(np.ascontiguousarray(targets)).to(device)
+        return _log_probabilities(logits, on_device, self.vocabulary, self.columns)
 
     def _compare(self, ours: Tensor, found: Tensor, where: Tensor, what: str) -> None:
         difference = float(((ours - found).abs().amax(dim=-1) * where).max())
@@ -355,10 +381,15 @@ class _Batch:
         return tokens, targets
 
 
-def _log_probabilities(logits: Tensor, targets: Tensor, columns: Tensor | None = None) -> Tensor:
+def _log_probabilities(logits: Tensor, targets: Tensor, vocabulary: int, columns: Tensor | None = None) -> Tensor:
     """Log-probabilities of each target, then of the vocabulary's `columns`: float32 (rows, t, 1 + columns)."""
-    if logits.shape[:-1] != targets.shape:
-        raise EvaluationError(f"logits have shape {tuple(logits.shape)}, expected {tuple(targets.shape)} and a vocabulary")
+    if type(logits) is not Tensor:  # a subclass can have a log-sum-exp of its own
+        raise EvaluationError(f"the model gives a {type(logits).__name__}, and not a plain tensor of logits")
+    if not logits.is_floating_point():
+        raise EvaluationError(f"logits are of {logits.dtype}, which is no type of logits")
+    if logits.shape[:-1] != targets.shape or logits.shape[-1] < vocabulary:
+        expected = f"{tuple(targets.shape)} and a vocabulary of {vocabulary:,}"
+        raise EvaluationError(f"logits have shape {tuple(logits.shape)}, expected {expected}")
     logits = logits.float()
     if not bool(torch.isfinite(logits).all()):
         raise EvaluationError("the model gives logits that are not finite; such a model has no score")
