@@ -44,11 +44,14 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Tests of one file share what they build, so a file stays in one process; each process may start a Ray of its own.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
+
 test: lint
-	$(BIN)/python -m pytest -m 'not slow'
+	$(PYTEST) -m 'not slow'
 
 test-all: lint
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 # Other people's implementations, to be compared with. They change no version of what stands above.
 $(VENV)/bench.stamp: requirements/bench.txt $(VENV)/dev.stamp
