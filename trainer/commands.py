@@ -175,6 +175,9 @@ def train(
     recompute: Annotated[
         Recompute, _option(MACHINE, "Activations computed again in the backward pass: of no block, of every second, of all.")
     ] = Recompute.none,
+    noise_scale: Annotated[
+        bool, _option(OPTIMISATION, "Estimate the gradient noise scale: how many tokens a step should hold. For --parallel ddp.")
+    ] = False,
     resume: Annotated[bool, _option(MACHINE, "Go on from the newest complete checkpoint in RUN.")] = False,
     from_step: Annotated[
         int | None, _option(MACHINE, "With --resume: go on from the checkpoint of this step; what came after it is set aside.")

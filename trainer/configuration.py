@@ -77,6 +77,7 @@ class TrainConfig(BaseModel):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     compile: bool | None = None
     tune: bool = False
+    noise_scale: bool = False
     clock: Literal["warm", "cold"] = "warm"
     loss_chunk: int = Field(default=0, ge=0)
     parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"
@@ -145,6 +146,8 @@ class TrainConfig(BaseModel):
     def _ranks_fit(self) -> TrainConfig:
         if self.replicas is not None and self.parallel != "hsdp":
             raise ValueError(f"replicas are those of parallel hsdp, not {self.parallel}: leave them out, or use hsdp")
+        if self.noise_scale and self.parallel != "ddp":
+            raise ValueError(f"noise_scale needs a micro-batch's whole gradient: use parallel ddp, not {self.parallel}")
         if self.accumulate == "sharded" and self.parallel == "ddp":
             raise ValueError("accumulate sharded needs shards: use parallel fsdp or hsdp, or leave it out")
         return self
@@ -223,6 +226,12 @@ class TrainConfig(BaseModel):
             )
         else:
             micro = self.micro_batch
+        if self.noise_scale and rows // micro < 2:
+            fewer = next((size for size in range(rows // 2, 0, -1) if rows % size == 0), None)
+            would = "a larger --batch-tokens" if fewer is None else f"--micro-batch {fewer}"
+            raise ConfigurationError(
+                f"noise_scale compares the first micro-batch of a step with all of it, and a rank has only one; {would} would do"
+            )
         return micro, rows // micro
 
     def differences(self, other: dict[str, Any]) -> list[str]:
@@ -238,8 +247,8 @@ class TrainConfig(BaseModel):
 
 MAY_CHANGE = {
     "manifest", "out", "seconds", "tokens", "steps", "skip_steps", "micro_batch", "max_epochs", "device", "dtype", "compile",
-    "tune", "clock", "loss_chunk", "parallel", "replicas", "accumulate", "recompute", "checkpoint_every", "keep", "log_every",
-    "evaluate", "cache",
+    "tune", "noise_scale", "clock", "loss_chunk", "parallel", "replicas", "accumulate", "recompute", "checkpoint_every", "keep",
+    "log_every", "evaluate", "cache",
 }  # fmt: skip
 """Options that a resumed run may be given anew: where, how long and how fast, not what is computed. (The corpus itself is
 compared by digest, wherever it lies. Where phases are shares of the budget, it decides what is computed.)"""

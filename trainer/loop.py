@@ -35,6 +35,7 @@ from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.corpus import Component, Corpus
 from trainer.evaluation import Score, evaluate_bpb
 from trainer.flops import causal_flops_per_token, mean_keys, mfu, palm_flops_per_token
+from trainer.gradient_noise import GradientNoise, inverse_size, small_square
 from trainer.ledger import Ledger
 from trainer.loader import Batch, Budget, Loader, LoaderError, Phase
 from trainer.metrics import DivergedError, Metrics, Readings, check_step
@@ -155,6 +156,7 @@ class Run:
         self.saver = checkpoint.Saver(self.folder, ranks, self.layout, config.keep, shared)
         self.last_step = self._allowed_steps()
         self.clipped = torch.zeros((), device=self.device)
+        self.noise = GradientNoise()
         self.spread.start()
         self.forward = self.spread.forward
         self._origin = self._last_look = self.began
@@ -424,7 +426,7 @@ class Run:
                 readings.put(
                     {
                         "step": self.step, "position": end, "tokens": self.tokens, "learning_rate": rate, "budget_spent": spent,
-                        "targets": counts.tolist(), "data_wait_seconds": waited,
+                        "targets": counts.tolist(), "data_wait_seconds": waited, **self._first_sizes(first, end),
                     },
                     values,
                 )  # fmt: skip
@@ -444,8 +446,10 @@ class Run:
             ledger.close()
 
     def _update(self, micro_batches: list[tuple[Tensor, Tensor, Tensor, Tensor]], count: int, rate: float) -> Tensor:
-        """One optimiser step. Returns, on the device, [gradient norm, steps clipped so far, nats of each component]."""
+        """One optimiser step. Returns, on the device, [gradient norm, steps clipped so far, nats of each component], and with
+        --noise-scale the squared norm of the first micro-batch's gradient."""
         set_rate(self.optimiser, rate)
+        small = torch.zeros(0, device=self.device)
         nats_by_component = torch.zeros(len(self.loader.components), device=self.device)
         for n, (tokens, targets, segments, components) in enumerate(micro_batches):
             mask = row_masks(self.architecture, segments, self.config.attention == "masked")
@@ -457,6 +461,8 @@ class Run:
                     loss = loss + self.config.z_loss * squares.sum()
                 # gradients are averaged over ranks; the count is already that of all of them
                 (loss * (self.ranks.world / count)).backward()
+            if self.config.noise_scale and not n:
+                small = small_square(self.model, targets, count, self.ranks)[None]
             nats_by_component.index_add_(0, components, nats.detach().sum(dim=1))
         if self.ranks.world > 1:
             torch.distributed.all_reduce(nats_by_component)
@@ -464,13 +470,14 @@ class Run:
         self.clipped += norm > self.config.norm_limit
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
-        return torch.cat((torch.stack((norm.detach(), self.clipped)), nats_by_component))
+        return torch.cat((torch.stack((norm.detach(), self.clipped)), nats_by_component, small))
 
     def _look(self, readings: Readings, metrics: Metrics | None, all_of_them: bool = False) -> None:
         for facts, (norm, clipped, *nats), took in readings.take(all_of_them):
             now = time.perf_counter()
             seconds, self._last_look = now - self._last_look if took is None else took, now
-            targets = facts.pop("targets")
+            targets, inverse = facts.pop("targets"), facts.pop("inverse_size", None)
+            small = nats.pop() if self.config.noise_scale else 0.0
             loss = sum(nats) / sum(targets)
             row = {
                 **facts,
@@ -478,6 +485,7 @@ class Run:
                 "loss": loss,
                 "loss_by_component": {c.name: n / t for c, n, t in zip(self.loader.components, nats, targets, strict=True) if t},
                 "grad_norm": norm,
+                **({} if inverse is None else {"noise_scale": self.noise.add(small, inverse, norm**2, 1 / sum(targets))}),
                 "clipped_share": (self.clipped_before + clipped) / facts["step"],
                 "tokens_per_second": sum(targets) / seconds,
                 **self._mfu(sum(targets) / seconds),
@@ -576,6 +584,12 @@ class Run:
             minlength=len(self.loader.components),
         )
         return counts.astype(np.int64)
+
+    def _first_sizes(self, first: int, end: int) -> dict[str, float]:
+        if not self.config.noise_scale:
+            return {}
+        targets = self.loader.row_targets(np.arange(first, end))
+        return {"inverse_size": inverse_size(targets, self.ranks.world, self.micro_rows)}
 
     # the rest
 
