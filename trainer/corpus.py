@@ -63,6 +63,10 @@ class Component:
         local = begin - int(self.shard_starts[shard])
         return self._tokens[shard][local : local + count]
 
+    def shard(self, number: int) -> npt.NDArray[np.unsignedinteger]:
+        """The tokens of one shard."""
+        return self._tokens[number]
+
     def document(self, begin: Int64) -> Int64:
         """The number of the document that each token of `begin` belongs to."""
         found: Int64 = np.searchsorted(self.starts, begin, side="right") - 1

@@ -35,28 +35,56 @@ class Loader(Order[Component]):
     """Serves rows of `components` (one split) packed to `sequence_length`."""
 
     def batch(self, positions: Int64) -> Batch:
-        """The rows at `positions`, as arrays."""
+        """The rows at `positions`, as arrays. All but the copying of each piece is done for all rows at once."""
         place = self.locate(positions)
-        shape = (len(positions), self.sequence_length)
-        bos = self.components[0].bos
-        tokens = np.full(shape, bos, np.int64)
-        targets = np.full(shape, IGNORED, np.int64)
-        segments = np.full(shape, -1, np.int32)
-        for n, (number, row) in enumerate(zip(place.component.tolist(), place.row.tolist(), strict=True)):
-            component, plan = self.components[number], self.plans[number]
-            pieces = slice(int(plan.first_piece[row]), int(plan.first_piece[row + 1]))
-            begins = plan.begin[pieces]
-            documents = component.document(begins)
-            ends = component.starts[documents] + component.lengths[documents]
-            at = 0
-            lengths = plan.length[pieces].tolist()
-            for segment, (begin, length, end) in enumerate(zip(begins.tolist(), lengths, ends.tolist(), strict=True)):
-                last = begin + length == end
-                read = component.read(begin, length if last else length + 1)
-                tokens[n, at : at + length] = read[:length]
-                targets[n, at : at + len(read) - 1] = read[1:]
-                if last:
-                    targets[n, at + length - 1] = bos
-                segments[n, at : at + length] = segment
-                at += length
-        return Batch(tokens, targets, segments, place.component)
+        rows, length, bos = len(positions), self.sequence_length, self.components[0].bos
+        tokens = np.empty(rows * length, np.int64)
+        free = np.arange(rows) * length
+        parts = [
+            self._copy(number, np.flatnonzero(place.component == number), place, tokens, free) for number in self._there(place)
+        ]
+        at, lengths, segment, following = (np.concatenate(part) for part in zip(*parts, strict=True))
+        targets = np.empty_like(tokens)
+        targets[:-1] = tokens[1:]
+        targets[at + lengths - 1] = following
+        room = (np.arange(rows) + 1) * length - free
+        padded = np.flatnonzero(room)
+        for begin, count in zip(free[padded].tolist(), room[padded].tolist(), strict=True):
+            tokens[begin : begin + count] = bos
+            targets[begin : begin + count] = IGNORED
+        begins = np.concatenate((at, free[padded]))
+        counts = np.concatenate((lengths, room[padded]))
+        marks = np.concatenate((segment, np.full(len(padded), -1))).astype(np.int32)
+        order = np.argsort(begins)
+        shape = (rows, length)
+        segments = np.repeat(marks[order], counts[order])
+        return Batch(tokens.reshape(shape), targets.reshape(shape), segments.reshape(shape), place.component)
+
+    def _there(self, place: Place) -> list[int]:
+        found: list[int] = np.unique(place.component).tolist()
+        return found
+
+    def _copy(self, number: int, mine: Int64, place: Place, tokens: Int64, free: Int64) -> tuple[Int64, Int64, Int64, Int64]:
+        """Puts the pieces of the rows `mine`, of one component, where they belong among `tokens`, and moves each row's first free
+        slot, `free`. Gives of each piece: its first slot, its length, its number in its row, and its last target."""
+        component, plan = self.components[number], self.plans[number]
+        first = plan.first_piece[place.row[mine]]
+        counts = plan.first_piece[place.row[mine] + 1] - first
+        ends = np.cumsum(counts)
+        nth = np.arange(int(ends[-1])) - np.repeat(ends - counts, counts)
+        pieces = np.repeat(first, counts) + nth
+        begins, lengths = plan.begin[pieces], plan.length[pieces].astype(np.int64)
+        filled = np.cumsum(lengths)
+        before = np.repeat((filled - lengths)[ends - counts], counts)
+        at = np.repeat(mine * self.sequence_length, counts) + filled - lengths - before
+        free[mine] += np.add.reduceat(lengths, ends - counts)
+        shards = np.searchsorted(component.shard_starts, begins, side="right") - 1
+        local = begins - component.shard_starts[shards]
+        for shard, source, slot, length in zip(shards.tolist(), local.tolist(), at.tolist(), lengths.tolist(), strict=True):
+            tokens[slot : slot + length] = component.shard(shard)[source : source + length]
+        documents = component.document(begins)
+        last = begins + lengths == component.starts[documents] + component.lengths[documents]
+        following = np.full(len(pieces), component.bos, np.int64)
+        for piece in np.flatnonzero(~last).tolist():
+            following[piece] = component.shard(int(shards[piece]))[local[piece] + lengths[piece]]
+        return at, lengths, nth, following

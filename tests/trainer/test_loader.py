@@ -80,6 +80,36 @@ def test_a_documents_last_target_is_bos_and_a_cuts_target_is_its_own_next_token(
                 assert segments[n] != segments[n + 1]
 
 
+@pytest.mark.parametrize("length", [2, 7, 40])
+@pytest.mark.parametrize("weights", [None, {"books": 0.3, "web": 0.7}])
+def test_rows_are_those_of_a_loop_over_their_pieces(tmp_path: Path, length: int, weights: dict[str, float] | None) -> None:
+    """Two components, shards of their own, documents of a single token among them; rows asked for in any order, and twice."""
+    shards = {
+        ("books", "train"): [documents_of_lengths([1, 9, 30]), documents_of_lengths([1, 1, 55, 3])],
+        ("web", "train"): [documents_of_lengths([12, 8, 2, 7, 40, 1])],
+    }
+    opened = Corpus.open(build_corpus(tmp_path, shards))
+    loader = Loader([opened.component(name, "train") for name in ("books", "web")], length, 5, [Phase(weights)])
+    positions = np.array([9, 0, 1, 2, 2, 57, 3])
+    batch, place = loader.batch(positions), loader.locate(positions)
+    for n, (number, row) in enumerate(zip(place.component.tolist(), place.row.tolist(), strict=True)):
+        component, plan = loader.components[number], loader.plans[number]
+        tokens, targets, segments = [], [], []
+        for segment, piece in enumerate(range(plan.first_piece[row], plan.first_piece[row + 1])):
+            document = int(component.document(plan.begin[piece : piece + 1])[0])
+            whole = [*component.read(int(component.starts[document]), int(component.lengths[document])).tolist(), BOS]
+            first, count = int(plan.begin[piece] - component.starts[document]), int(plan.length[piece])
+            tokens += whole[first : first + count]
+            targets += whole[first + 1 : first + 1 + count]
+            segments += [segment] * count
+        empty = length - len(tokens)
+        assert batch.tokens[n].tolist() == tokens + [BOS] * empty
+        assert batch.targets[n].tolist() == targets + [IGNORED] * empty
+        assert batch.segments[n].tolist() == segments + [-1] * empty
+        assert batch.components[n] == number
+    assert (batch.tokens.dtype, batch.targets.dtype, batch.segments.dtype) == (np.int64, np.int64, np.int32)
+
+
 def test_padding_is_never_a_target(corpus: Corpus) -> None:
     loader = loader_of(corpus, "books", "web")
     batch = loader.batch(np.arange(sum(plan.rows for plan in loader.plans)))
