@@ -86,7 +86,7 @@ class GPT(nn.Module):
         if mask is None:
             return None, window_mask(length, window, tokens.device)
         if isinstance(mask, Tensor):
-            return mask, mask & cast(Tensor, window_mask(length, window, mask.device))
+            return mask, mask & window_mask(length, window, mask.device)
         raise ValueError("a block mask of whole documents says nothing of a layer's window: use those of row_masks")
 
     def _nats(self, stream: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -291,24 +291,30 @@ def row_masks(architecture: Architecture, segments: Tensor, masked: bool) -> Mas
     whole = document_mask(segments) if masked else None
     if not architecture.short_layers or length <= window:
         return whole
-    if not masked:
-        return None, window_mask(length, window, segments.device)
     if segments.device.type == "cuda":
+        if not masked:
+            return None, window_blocks(length, window, segments.device)
         return whole, block_mask(segments, compiled=True, window=window)
-    return whole, cast(Tensor, whole) & cast(Tensor, window_mask(length, window, segments.device))
+    band = window_mask(length, window, segments.device)
+    return whole, cast(Tensor, whole) & band if masked else band
 
 
 @lru_cache(maxsize=16)
-def window_mask(length: int, window: int, device: torch.device) -> Mask:
-    """Each query sees the last `window` positions, itself included: a block mask on CUDA, else a boolean one (t, t)."""
-    if device.type == "cuda":
-
-        def within(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            return (query >= key) & (query - key < window)
-
-        return create_block_mask(within, None, None, length, length, device=device)
+def window_mask(length: int, window: int, device: torch.device) -> Tensor:
+    """Boolean (t, t): each query sees the last `window` positions, itself included. For rows of any length, as they are scored:
+    kernels for blocks are compiled anew for many lengths."""
     with torch.inference_mode(False):  # it is kept, and may be asked for by a model that is only read
         return torch.ones(length, length, dtype=torch.bool, device=device).tril().triu(1 - window)
+
+
+@lru_cache(maxsize=16)
+def window_blocks(length: int, window: int, device: torch.device) -> BlockMask:
+    """`window_mask` for FlexAttention, which passes over what no query sees."""
+
+    def within(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (query >= key) & (query - key < window)
+
+    return create_block_mask(within, None, None, length, length, device=device)
 
 
 def document_mask(segments: Tensor) -> Mask:

@@ -16,7 +16,7 @@ from tests.trainer.ranks_fixture import losses, options, rows, train_alone, trai
 from trainer import checkpoint
 from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.flops import causal_flops_per_token, mean_keys, palm_flops_per_token
-from trainer.model import GPT, block_mask, row_masks, token_nats, window_mask
+from trainer.model import GPT, block_mask, row_masks, token_nats, window_blocks, window_mask
 from trainer.presets import PRESETS, Architecture
 
 SHAPE = {"layers": 4, "width": 40, "heads": 2, "kv_heads": 1, "hidden": 52, "window": 5}
@@ -123,6 +123,9 @@ def test_the_block_mask_of_gpus_has_the_window_of_the_boolean_one_of_cpus() -> N
     dense = F.scaled_dot_product_attention(query, key, value, attn_mask=found[1], enable_gqa=True)  # type: ignore[arg-type]
     near = block_mask(segments, compiled=False, window=40)
     blocks = flex_attention(query, key, value, block_mask=near, enable_gqa=True)
+    assert torch.allclose(dense, blocks, atol=1e-5)
+    dense = F.scaled_dot_product_attention(query, key, value, attn_mask=window_mask(256, 40, query.device), enable_gqa=True)
+    blocks = flex_attention(query, key, value, block_mask=window_blocks(256, 40, query.device), enable_gqa=True)
     assert torch.allclose(dense, blocks, atol=1e-5)
 
 
