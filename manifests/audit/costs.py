@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from manifests.logs import Logs
+from manifests.manifest import Content
 
 DIMENSIONS = ("component", "language", "domain")
 LARGEST = 5
+_Rule = tuple[str, str]
+"""Its stage and its name."""
 
 
 @dataclass(frozen=True)
@@ -57,54 +61,60 @@ def rule_costs(logs: Logs, dimensions: Sequence[str] = DIMENSIONS, largest: int 
     `largest`: how many components, languages and domains are told of each rule.
     """
     documents = sum(one.documents_in for one in logs.manifest.content.components.values())
-    totals = logs.sql(
-        "select stage, rule, count(*) as removed, count(*) filter (coalesce(len(failed_rules), 1) <= 1) as alone "
-        "from removals group by all order by removed desc, rule, stage"
-    )
-    failed = {
-        (row["stage"], row["rule"]): row["documents"]
-        for row in logs.sql(
-            "select stage, failing as rule, count(*) as documents from "
-            "(select stage, unnest(failed_rules) as failing from removals where len(failed_rules) > 1) group by all"
-        )
-    }
+    removed: Counter[_Rule] = Counter()  # the manifest counts these; what it does not say is who failed several rules
+    for count in logs.manifest.content.counts:
+        removed.update({(count.stage, rule): number for rule, number in count.removed.items() if number})
+    alone, failed = Counter(removed), Counter(removed)
+    several = "select stage, rule, failed_rules, count(*) from removals where len(failed_rules) > 1 group by all"
+    for stage, rule, failing, number in logs.connection.execute(several).fetchall():
+        alone[stage, rule] -= number
+        failed.update({(stage, one): number for one in failing if one != rule})
     by = {dimension: _shares(logs, dimension, largest) for dimension in dimensions}
     return [
         RuleCost(
-            row["stage"],
-            row["rule"],
-            row["removed"],
-            row["alone"],
-            row["alone"] + failed.get((row["stage"], row["rule"]), 0),
+            *rule,
+            removed[rule],
+            alone[rule],
+            failed[rule],
             documents,
-            {dimension: by[dimension].get((row["stage"], row["rule"]), []) for dimension in dimensions},
+            {dimension: by[dimension].get(rule, []) for dimension in dimensions},
         )
-        for row in totals
+        for rule in sorted(removed, key=lambda one: (-removed[one], one[1], one[0]))
     ]
 
 
-def _shares(logs: Logs, dimension: str, largest: int) -> dict[tuple[str, str], list[Share]]:
+def _shares(logs: Logs, dimension: str, largest: int) -> dict[_Rule, list[Share]]:
     assert dimension in DIMENSIONS
-    if dimension == "component":
-        components = logs.manifest.content.components.items()
-        totals: dict[Any, int] = {name: one.documents_in for name, one in components}
+    if dimension == "component":  # which the manifest counts
+        return _component_shares(logs.manifest.content, largest)
     found = logs.sql(
         f"with gone as (select stage, rule, {dimension} as name, count(*) as removed from removals group by all) "
         "select * from gone qualify row_number() over (partition by stage, rule order by removed desc, name nulls last) <= ?",
         [largest],
     )
-    if dimension != "component":
-        wanted = list({row["name"] for row in found if row["name"] is not None})
-        totals = {
-            row["name"]: row["documents"]
-            for row in logs.sql(
-                f"select {dimension} as name, count(*) as documents from documents "
-                f"where {dimension} is null or {dimension} in (select unnest($1::varchar[])) group by name",
-                [wanted],
-            )
-        }
-    shares: dict[tuple[str, str], list[Share]] = {}
+    wanted = list({row["name"] for row in found if row["name"] is not None})
+    totals = {
+        row["name"]: row["documents"]
+        for row in logs.sql(
+            f"select {dimension} as name, count(*) as documents from documents "
+            f"where {dimension} is null or {dimension} in (select unnest($1::varchar[])) group by name",
+            [wanted],
+        )
+    }
+    shares: dict[_Rule, list[Share]] = {}
     for row in sorted(found, key=lambda one: (-one["removed"], one["name"] is None, one["name"] or "")):
         share = Share(row["name"], row["removed"], totals.get(row["name"], 0))
         shares.setdefault((row["stage"], row["rule"]), []).append(share)
+    return shares
+
+
+def _component_shares(content: Content, largest: int) -> dict[_Rule, list[Share]]:
+    removed: dict[_Rule, Counter[str]] = {}
+    for count in content.counts:
+        for rule, number in count.removed.items():
+            removed.setdefault((count.stage, rule), Counter())[count.component] += number
+    shares = {}
+    for key, by_component in removed.items():
+        most = sorted(by_component.items(), key=lambda item: (-item[1], item[0]))[:largest]
+        shares[key] = [Share(name, number, content.components[name].documents_in) for name, number in most if number]
     return shares
