@@ -297,6 +297,7 @@ class Variant:
     compiler: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     loss_chunk: int = 0
+    products: bool = False
 
 
 WINDOW = 1_024
@@ -308,6 +309,8 @@ VARIANTS: dict[str, Variant] = {
     "rows": Variant(masked=False),
     "documents-whole": Variant(changes=WHOLE),
     "rows-whole": Variant(masked=False, changes=WHOLE),
+    "documents-products": Variant(products=True),
+    "rows-whole-products": Variant(masked=False, changes=WHOLE, products=True),
     "documents-64": Variant(micro=64),
     "documents-tuned": Variant(compiler=TUNED),
     "documents-tuned-persistent": Variant(compiler=TUNED, settings=PERSISTENT),
@@ -354,6 +357,7 @@ def speedrun(names: str = "") -> None:
 def _speedrun(name: str, variant: Variant, shown: bool) -> None:
     torch._dynamo.reset()
     torch.cuda.reset_peak_memory_stats()
+    fused.PRODUCTS = variant.products
     preset, began = PRESETS["speedrun"], time.perf_counter()
     length = preset.sequence_length
     network = GPT(preset.build(SPEEDRUN_VOCABULARY, **{"window": WINDOW, **variant.changes}), variant.loss_chunk).to(CUDA)

@@ -17,6 +17,7 @@ from trainer.loader import IGNORED
 try:
     import triton
     import triton.language as tl
+    from triton.tools.tensor_descriptor import TensorDescriptor
 except ImportError:  # builds of torch for the CPU come without it
     triton = None
 
@@ -28,6 +29,12 @@ COLUMNS = 4_096
 """Logits that a program holds at a time."""
 ELEMENTS = 1_024
 """Elements of a row that a program of the feed-forward's kernels takes."""
+TILE = (128, 256, 64)
+"""Rows, columns, and terms at a time of a product: what the shared memory of an H100 holds three times over, and the result."""
+STAGES = 3
+PRODUCTS = False
+"""Whether squared ReLU is a part of the products around it (`SquaredFeed`). Off until it is measured on a GPU; `python -m
+bench.gpu_parts speedrun=documents,documents-products` does."""
 
 
 @torch.library.custom_op("corpusmill::token_nats", mutates_args=())
@@ -218,6 +225,67 @@ swiglu.register_autograd(
 )
 
 
+@torch.library.custom_op("corpusmill::squared_product", mutates_args=())
+def squared_product(left: Tensor, right: Tensor) -> Tensor:
+    """relu(left @ right.T) squared, of matrices (n, k) and (m, k)."""
+    return _product(left, right, None)
+
+
+@squared_product.register_fake
+def _(left: Tensor, right: Tensor) -> Tensor:
+    return left.new_empty(left.shape[0], right.shape[0])
+
+
+@torch.library.custom_op("corpusmill::squared_slope", mutates_args=())
+def squared_slope(left: Tensor, right: Tensor, squared: Tensor) -> Tensor:
+    """left @ right.T x the slope of squared ReLU where it gave `squared` (n, m)."""
+    return _product(left, right, squared)
+
+
+@squared_slope.register_fake
+def _(left: Tensor, right: Tensor, squared: Tensor) -> Tensor:
+    return torch.empty_like(squared)
+
+
+def _product(left: Tensor, right: Tensor, squared: Tensor | None) -> Tensor:
+    rows, columns, terms = TILE
+    left, right = left.contiguous(), right.contiguous()
+    out = left.new_empty(left.shape[0], right.shape[0])
+    kept = out if squared is None else squared.contiguous()
+    half = [rows, columns // 2]
+    programs = torch.cuda.get_device_properties(left.device).multi_processor_count if left.is_cuda else 3
+    _product_kernel[(programs,)](
+        TensorDescriptor.from_tensor(left, [rows, terms]), TensorDescriptor.from_tensor(right, [columns, terms]),
+        TensorDescriptor.from_tensor(kept, half), TensorDescriptor.from_tensor(out, half),
+        *out.shape, left.shape[1], programs, squared is not None, *TILE, num_warps=8, num_stages=STAGES,
+    )  # fmt: skip
+    return out
+
+
+class SquaredFeed(torch.autograd.Function):
+    """down(relu(up(stream)) squared) of (n, width), whose squares are made where the product before them is, so that they are
+    written once and nothing else as wide is; the same for their slope."""
+
+    @staticmethod
+    def forward(ctx: Any, stream: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        squared = squared_product(stream, up)
+        ctx.save_for_backward(stream, up, down, squared)
+        return torch.mm(squared, down.T)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        stream, up, down, squared = ctx.saved_tensors
+        of_inner = squared_slope(gradient, down.T, squared)
+        return of_inner @ up, of_inner.T @ stream, gradient.T @ squared
+
+
+def products_fit(stream: Tensor, hidden: int) -> bool:
+    """Whether `SquaredFeed` may take these: the tensor memory accelerator of Hopper and later moves whole 16 bytes."""
+    if not (PRODUCTS and AVAILABLE and stream.is_cuda and stream.dtype == torch.bfloat16):
+        return False
+    return torch.cuda.get_device_capability(stream.device) >= (9, 0) and stream.shape[-1] % 8 == 0 and hidden % 8 == 0
+
+
 @torch.library.custom_op("corpusmill::rotary", mutates_args=())
 def rotary(like: Tensor, length: int, half: int, theta: float) -> tuple[Tensor, Tensor]:
     """Cosines and sines (length, half), float32: numbers in memory, since a compiler that sees the formula repeats it for every
@@ -384,3 +452,27 @@ if triton is not None:
         of_gate = slope * up * share * (1.0 + gate * (1.0 - share))
         tl.store(out + place, of_gate.to(out.dtype.element_ty), mask=inside)
         tl.store(out + place + hidden, (slope * gate * share).to(out.dtype.element_ty), mask=inside)
+
+    @triton.jit
+    def _product_kernel(  # type: ignore[no-untyped-def]
+        left, right, kept, out, count, hidden, width, programs,
+        slope: tl.constexpr, rows: tl.constexpr, columns: tl.constexpr, terms: tl.constexpr,
+    ):  # fmt: skip
+        across = tl.cdiv(hidden, columns)  # neighbours share rows of `left`, and all of `right` stays in the cache
+        for tile in tl.range(tl.program_id(0), tl.cdiv(count, rows) * across, programs, flatten=True):
+            row, column = (tile // across) * rows, (tile % across) * columns
+            sums = tl.zeros((rows, columns), tl.float32)
+            for at in range(0, width, terms):
+                sums = tl.dot(left.load([row, at]), right.load([column, at]).T, sums)
+            # halves, so that what goes out needs half the memory
+            first, second = tl.split(tl.permute(tl.reshape(sums, (rows, 2, columns // 2)), (0, 2, 1)))
+            if slope:
+                first = first * 2.0 * tl.sqrt(kept.load([row, column]).to(tl.float32))
+                out.store([row, column], first.to(out.dtype))
+                second = second * 2.0 * tl.sqrt(kept.load([row, column + columns // 2]).to(tl.float32))
+                out.store([row, column + columns // 2], second.to(out.dtype))
+            else:
+                first = tl.maximum(first, 0.0)
+                out.store([row, column], (first * first).to(out.dtype))
+                second = tl.maximum(second, 0.0)
+                out.store([row, column + columns // 2], (second * second).to(out.dtype))

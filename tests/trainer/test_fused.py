@@ -61,6 +61,20 @@ def test_swiglu_is_silu_times_up_with_its_gradient() -> None:
     assert_close(ours.grad, plain.grad)
 
 
+def test_squares_within_products_are_those_of_plain_operations_with_all_gradients() -> None:
+    dtype = torch.bfloat16 if fused.AVAILABLE else torch.float32
+    given = [drawn(150, 72), 0.2 * drawn(280, 72, seed=1), 0.2 * drawn(72, 280, seed=2)]  # no multiples of a tile
+    found: list[list[Tensor]] = []
+    for take in (fused.SquaredFeed.apply, lambda stream, up, down: F.relu(stream @ up.T).square() @ down.T):
+        leaves = [one.to(dtype).requires_grad_() for one in given]
+        out = take(*leaves)
+        out.backward(drawn(150, 72, seed=3).to(dtype))
+        found.append([out.detach().float(), *(leaf.grad.float() for leaf in leaves if leaf.grad is not None)])
+    assert len(found[0]) == 4
+    for ours, plain in zip(*found, strict=True):
+        assert (ours - plain).norm() <= (1e-2 if fused.AVAILABLE else 1e-5) * plain.norm()
+
+
 @pytest.mark.parametrize(("norms", "gained"), [(True, True), (True, False), (False, True)])
 def test_heads_are_normed_and_rotated_as_by_plain_operations_with_all_gradients(norms: bool, gained: bool) -> None:
     options = {"vocabulary": 50, "layers": 1, "width": 64, "heads": 4, "kv_heads": 2, "hidden": 8, "norm_gains": gained}
