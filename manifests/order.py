@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from manifests.manifest import Shard, digest
-from manifests.packing import WINDOW, Int64, Plan, pack
+from manifests.packing import WINDOW, Int64, Packing, Plan, pack
 
 UInt64 = npt.NDArray[np.uint64]
 
@@ -124,13 +124,14 @@ class Order(Generic[C]):
         phases: Sequence[Phase] = (Phase(),),
         window: int = WINDOW,
         budget: Budget | None = None,
+        packing: Packing = "best-fit",
     ) -> None:
         """`budget` is needed for phases that are shares of it, and for nothing else."""
         if not components:
             raise OrderError("there is no component to train on")
         self.components = list(components)
         self.sequence_length = sequence_length
-        self.plans: list[Plan] = [pack(c.starts, c.lengths, sequence_length, window) for c in components]
+        self.plans: list[Plan] = [pack(c.starts, c.lengths, sequence_length, window, packing) for c in components]
         self._targets = [plan.row_targets() for plan in self.plans]
         phases = self._in_rows(phases, budget or Budget())
         self.parameters = {
@@ -140,6 +141,7 @@ class Order(Generic[C]):
             "window": window,
             "seed": seed,
             "phases": [[phase.weights, phase.rows] for phase in phases],
+            **({} if packing == "best-fit" else {"packing": packing}),
         }
         self.digest = digest(self.parameters)
         self._schedules = self._work_out(phases)

@@ -5,17 +5,24 @@ A *piece* is a contiguous range of these pairs. Documents are cut at T, so every
 token; the pieces of a window of consecutive documents are placed by best-fit decreasing. Every pair is emitted once,
 nothing is dropped, and the slots left over are padding, which is masked and counted:
 `pairs_emitted + pairs_dropped == pairs_total`, and `rows * T == pairs_emitted + padding`.
+
+For comparison there are two other ways. `crop` takes the first T pairs of each document, drops the rest and places what is left in
+the same way; `concat` lays documents one behind the other and cuts wherever a row ends. A piece is of one document in all of them,
+so no target comes from a neighbour; whether a query sees its neighbours is for the attention's mask to say.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
+
+Packing = Literal["best-fit", "crop", "concat"]
 
 WINDOW = 1 << 20
 """Consecutive documents that are packed together: bounds the memory, and loses next to nothing."""
@@ -60,7 +67,7 @@ class Plan:
         return int((length * (length + 1) // 2).sum())
 
 
-def pack(starts: Int64, lengths: Int64, sequence_length: int, window: int = WINDOW) -> Plan:
+def pack(starts: Int64, lengths: Int64, sequence_length: int, window: int = WINDOW, packing: Packing = "best-fit") -> Plan:
     """The plan for documents of `lengths` tokens (BOS included, at least 1) whose first tokens stand at `starts`.
 
     ValueError when there is no document, a length is below 1 or T below 2.
@@ -69,11 +76,17 @@ def pack(starts: Int64, lengths: Int64, sequence_length: int, window: int = WIND
         raise ValueError(f"a row of {sequence_length} tokens cannot be trained on")
     if len(lengths) == 0 or len(starts) != len(lengths) or int(lengths.min()) < 1:
         raise ValueError("packing needs documents of at least one token, and a start for each")
+    if packing == "concat":
+        return _concatenated(starts, lengths, sequence_length)
     begins: list[Int64] = []
     pieces: list[Int32] = []
     counts: list[Int64] = []
     for first in range(0, len(lengths), window):
-        begin, length = cut(starts[first : first + window], lengths[first : first + window], sequence_length)
+        begin, length = starts[first : first + window], lengths[first : first + window]
+        if packing == "crop":
+            length = np.minimum(length, sequence_length)
+        else:
+            begin, length = cut(begin, length, sequence_length)
         row, rows = best_fit_decreasing(length, sequence_length)
         order = np.argsort(row, kind="stable")
         begins.append(begin[order])
@@ -81,6 +94,18 @@ def pack(starts: Int64, lengths: Int64, sequence_length: int, window: int = WIND
         counts.append(np.bincount(row, minlength=rows).astype(np.int64))
     first_piece = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(counts))])
     return Plan(sequence_length, np.concatenate(begins), np.concatenate(pieces), first_piece, int(lengths.sum()))
+
+
+def _concatenated(starts: Int64, lengths: Int64, sequence_length: int) -> Plan:
+    """Cuts where a document begins and where a row does."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1])
+    edges = np.unique(np.concatenate((ends - lengths, np.arange(0, total, sequence_length))))
+    document = np.searchsorted(ends, edges, side="right")
+    begin = starts[document] + edges - (ends - lengths)[document]
+    length = np.diff(edges, append=total).astype(np.int32)
+    first_piece = np.append(np.searchsorted(edges, np.arange(0, total, sequence_length)), len(edges))
+    return Plan(sequence_length, begin, length, first_piece.astype(np.int64), total)
 
 
 def cut(starts: Int64, lengths: Int64, sequence_length: int) -> tuple[Int64, Int64]:

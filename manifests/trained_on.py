@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from manifests.identity import DocumentId, url_key
 from manifests.manifest import Manifest, Shard
 from manifests.order import Order, OrderError, Phase
-from manifests.packing import Int64
+from manifests.packing import Int64, Packing
 from manifests.storage import Folder, StorageError
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class LoaderParameters(_Line):
     window: int = Field(ge=1)
     seed: int
     phases: list[tuple[dict[str, float] | None, Annotated[int, Field(ge=1)] | None]] = Field(min_length=1)
+    packing: Packing = "best-fit"
 
 
 class Header(_Line):
@@ -197,7 +198,9 @@ class TrainedOn:
         try:
             parameters = header.loader
             phases = [Phase(weights, rows) for weights, rows in parameters.phases]
-            self.order = Order(components, parameters.sequence_length, parameters.seed, phases, parameters.window)
+            self.order = Order(
+                components, parameters.sequence_length, parameters.seed, phases, parameters.window, packing=parameters.packing
+            )
             if self.order.digest != header.loader_digest:
                 raise LedgerError(f"{path}: another version of the loader wrote it; its rows cannot be told")
             passes = self.order.epochs(self.ledger.position_after(self.ledger.last_step))

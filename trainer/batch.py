@@ -77,6 +77,7 @@ def with_losses(pieces: list[Piece], joined: TrainedOn, step: int, loaded: Loade
         parameters.seed,
         [Phase(weights, rows) for weights, rows in parameters.phases],
         parameters.window,
+        packing=parameters.packing,
     )
     batch = loader.batch(_positions(joined, step))
     logits = model_logits(loaded.model, dtype)

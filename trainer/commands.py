@@ -76,6 +76,12 @@ class Course(StrEnum):
     wsd = "wsd"
 
 
+class HowPacked(StrEnum):
+    best_fit = "best-fit"
+    crop = "crop"
+    concat = "concat"
+
+
 class HeldOut(StrEnum):
     validation = "validation"
     test = "test"
@@ -137,6 +143,12 @@ def train(
     sequence_length: SequenceLength = None,
     batch_tokens: BatchTokens = None,
     micro_batch: MicroBatch = None,
+    packing: Annotated[
+        HowPacked,
+        _option(
+            DATA, "best-fit: nothing is dropped; crop: of each document its first T tokens; concat: cut wherever a row ends."
+        ),
+    ] = HowPacked.best_fit,
     mixture: Weights = None,
     mixture_recipe: Annotated[
         str | None, _option(DATA, "A mixture in YAML, as `corpusmill mixture` reads it: phases with weights or a temperature.")

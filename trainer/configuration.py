@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from manifests.packing import Packing
 from trainer.presets import PRESETS, Architecture
 
 DEFAULT_SECONDS = 300.0
@@ -62,6 +63,7 @@ class TrainConfig(BaseModel):
     phases: tuple[MixturePhase, ...] = (MixturePhase(),)
     max_epochs: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     skip_steps: tuple[tuple[int, int], ...] = ()
+    packing: Packing = "best-fit"
     learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     optimiser: Literal["adamw", "muon"] | None = None
     schedule: Literal["cosine", "wsd"] | None = None
@@ -273,7 +275,7 @@ def _said(given: dict[str, Any], preset: str) -> dict[str, Any]:
     versions saved them."""
     phases = [{name: value for name, value in phase.items() if value is not None} for phase in given["phases"]]
     open_ones = {name: getattr(PRESETS[preset], name) for name in BY_PRESET if given.get(name) is None}
-    return {**given, **open_ones, "phases": phases}
+    return {"packing": "best-fit", **given, **open_ones, "phases": phases}
 
 
 def _readable(error: ValidationError) -> str:

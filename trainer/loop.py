@@ -232,7 +232,7 @@ class Run:
         ]
         rows = None if self.config.steps is None else self.config.steps * self.config.rows_a_step
         budget = Budget(rows, self.config.tokens)
-        return Loader(components, self.config.row_tokens, self.config.seed, phases, budget=budget)
+        return Loader(components, self.config.row_tokens, self.config.seed, phases, budget=budget, packing=self.config.packing)
 
     def _near_keys(self) -> float | None:
         """Keys that an average query sees in a layer with a window; None where no layer has one."""

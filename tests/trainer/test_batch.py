@@ -108,6 +108,21 @@ def test_losses_across_documents_are_those_of_a_run_that_lets_documents_see_each
     assert mean == pytest.approx(recorded(tmp_path / "run")[3]["loss"], rel=1e-5)
 
 
+@pytest.mark.parametrize("packing", ["crop", "concat"])
+def test_a_run_that_packs_otherwise_is_told_as_exactly(manifest: Path, tmp_path: Path, packing: str) -> None:
+    run(manifest, tmp_path / "run", checkpoint_every=2, keep=9, evaluate=False, steps=4, packing=packing)
+    joined, corpus = joined_with(tmp_path / "run", manifest), Corpus.open(manifest)
+    assert sum(joined.documents()["targets"].to_pylist()) == recorded(tmp_path / "run")[4]["tokens"]
+    before = load_model(tmp_path / "run" / CHECKPOINTS / "step-00000002")
+    told = with_losses(pieces_of_step(joined, 3), joined, 3, before, corpus, "float32")
+    mean = sum((piece.loss or 0) * piece.targets for piece in told) / sum(piece.targets for piece in told)
+    assert mean == pytest.approx(recorded(tmp_path / "run")[3]["loss"], rel=1e-5)
+    assert any(piece.first_token for piece in told) == (packing == "concat")
+    assert replay(tmp_path / "run", 4, 4, tmp_path / "scratch", ALONE, QUIET).steps[0].same
+    with pytest.raises(ConfigurationError, match="packing"):
+        run(manifest, tmp_path / "run", resume=True, evaluate=False, steps=6)
+
+
 def test_train_batch_prints_a_step_and_plain_train_still_trains(finished: Path) -> None:
     code, out, errors = invoke("train", "batch", str(finished), "5")
     assert code == 0, errors

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from manifests.packing import Plan, best_fit_decreasing, cut, pack
+from manifests.packing import Packing, Plan, best_fit_decreasing, cut, pack
 
 LENGTHS = st.lists(st.integers(1, 70), min_size=1, max_size=60)
 
 
-def plan_of(lengths: list[int], sequence_length: int, window: int = 1 << 20) -> Plan:
+def plan_of(lengths: list[int], sequence_length: int, window: int = 1 << 20, packing: Packing = "best-fit") -> Plan:
     array = np.array(lengths, np.int64)
-    return pack(np.cumsum(array) - array, array, sequence_length, window)
+    return pack(np.cumsum(array) - array, array, sequence_length, window, packing)
 
 
 def rows_of(plan: Plan) -> list[list[tuple[int, int]]]:
@@ -54,10 +54,36 @@ def test_every_pair_is_emitted_once_and_no_row_overflows(lengths: list[int], seq
     assert plan.rows * sequence_length == plan.pairs_emitted + plan.padding
 
 
+@given(LENGTHS, st.integers(2, 20), st.integers(1, 100))
+def test_cropping_keeps_the_first_pairs_of_each_document_and_counts_the_rest(
+    lengths: list[int], sequence_length: int, window: int
+) -> None:
+    plan = plan_of(lengths, sequence_length, window, "crop")
+    starts = np.cumsum(lengths) - lengths
+    expected = sorted((int(start), min(length, sequence_length)) for start, length in zip(starts, lengths, strict=True))
+    assert sorted(zip(plan.begin.tolist(), plan.length.tolist(), strict=True)) == expected
+    assert plan.pairs_dropped == sum(max(0, length - sequence_length) for length in lengths)
+    assert plan.pairs_emitted + plan.pairs_dropped == plan.pairs_total == sum(lengths)
+    assert plan.rows * sequence_length == plan.pairs_emitted + plan.padding
+    assert plan.row_targets().max() <= sequence_length
+
+
 @given(LENGTHS, st.integers(2, 20))
-def test_no_piece_spans_two_documents(lengths: list[int], sequence_length: int) -> None:
+def test_concatenation_fills_every_row_but_the_last_in_the_order_of_the_documents(
+    lengths: list[int], sequence_length: int
+) -> None:
+    plan = plan_of(lengths, sequence_length, packing="concat")
+    emitted = [at for row in rows_of(plan) for begin, length in row for at in range(begin, begin + length)]
+    assert emitted == list(range(sum(lengths)))
+    assert plan.row_targets()[:-1].tolist() == [sequence_length] * (plan.rows - 1)
+    assert plan.pairs_dropped == 0
+    assert plan.padding == -sum(lengths) % sequence_length
+
+
+@given(LENGTHS, st.integers(2, 20), st.sampled_from(["best-fit", "crop", "concat"]))
+def test_no_piece_spans_two_documents(lengths: list[int], sequence_length: int, packing: Packing) -> None:
     document_of = np.repeat(np.arange(len(lengths)), lengths)
-    plan = plan_of(lengths, sequence_length)
+    plan = plan_of(lengths, sequence_length, packing=packing)
     for begin, length in zip(plan.begin, plan.length, strict=True):
         assert len(set(document_of[begin : begin + length].tolist())) == 1
 
