@@ -6,7 +6,7 @@
 
 The logs have the layout of a run's: 250,000 records a file, in id order, with the same writer settings, the signals and rules
 of the filters that recipes use, a million domains and 30 languages of very different size. What a rule removes is what it
-decides on the signals made up. There are no shards, so `verify` has nothing to say of such a folder.
+decides on the signals made up. There are no shards and no inputs, so `corpusmill verify FOLDER` reads all of it and has findings.
 """
 
 from __future__ import annotations

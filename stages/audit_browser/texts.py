@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from stages.offending import MOST_PLACES
+
 PAGE_CHARACTERS = 50_000
 """Of one text on one page."""
 LEAD = 400
@@ -30,6 +32,11 @@ class Shown:
     length: int
     marks: int
     kinds: list[str]
+
+    @property
+    def capped(self) -> bool:
+        """Are there as many marks as are ever made, so that there may be more places like them?"""
+        return self.marks >= MOST_PLACES
 
     @property
     def before(self) -> int | None:
