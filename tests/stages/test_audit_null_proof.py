@@ -179,6 +179,12 @@ def asked(corpus: str | Path, question: tuple[str, ...]) -> tuple[Any, list[dict
     return told, table
 
 
+def texts_of(row: dict[str, Any]) -> list[str]:
+    found = [row["text"]] if "text" in row else [row["removed"]["text"], row["kept"]["text"]]
+    assert all(found)
+    return found
+
+
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: " ".join(question)[:40])
 def test_every_question_is_answered_in_a_table_json_and_csv(local: Path, question: tuple[str, ...]) -> None:
     asked(local, question)
@@ -187,7 +193,14 @@ def test_every_question_is_answered_in_a_table_json_and_csv(local: Path, questio
 @pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: " ".join(question)[:40])
 def test_every_question_has_the_same_answer_on_an_object_store(local: Path, remote: str, question: tuple[str, ...]) -> None:
-    assert asked(remote, question) == asked(local, question)
+    """Work files are not in the bucket: removed texts are read from the source."""
+    if question[0] not in ("text", "sample", "twins"):
+        assert asked(remote, question) == asked(local, question)
+        return
+    sources = [word for name in COMPONENTS for word in ("--source", f"{name}={local.parent / name}")]
+    (told, table), (mine, my_table) = asked(remote, (*question, *sources)), asked(local, question)
+    assert [texts_of(one) for one in told] == [texts_of(one) for one in mine]
+    assert [row["id"] for row in table] == [row["id"] for row in my_table]
 
 
 def test_names_are_what_they_were_and_no_column_is_taken_from_a_folder(local: Path) -> None:
