@@ -41,6 +41,8 @@ HEADERS = {
 }
 LOGIN = "/login"
 OPEN_TO_ALL = frozenset([LOGIN, "/static/style.css"])
+FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
+"""Headers of a proxy: the socket is then its own, and who asks is another."""
 TOKEN_BYTES = 32
 _ESTABLISHED = "01"
 _LOCAL, _REMOTE, _STATE, _USER = 1, 2, 3, 7
@@ -119,7 +121,8 @@ class Access:
 
     def admits(self, scope: Scope) -> bool:
         """May whoever asks see pages of the corpus?"""
-        if self.trusts_own and self.own(scope.get("client"), scope.get("server")):
+        forwarded = any(_header(scope, name) for name in FORWARDED)
+        if self.trusts_own and not forwarded and self.own(scope.get("client"), scope.get("server")):
             return True
         cookie = cookies_of(scope).get(self.cookie_name(scope), "")
         return hmac.compare_digest(cookie.encode(), self._session.encode())
@@ -179,6 +182,9 @@ class Guard:
         if len(hosts) != 1 or not self.access.knows_host(hosts[0]):
             await _refuse(with_headers, 421, "this server is not known by that host name; name it with --also-host")
             return
+        if why := _loaded_elsewhere(scope):
+            await _refuse(with_headers, 403, why)
+            return
         if scope["method"] == "POST" and (why := _strange_origin(scope, hosts[0])):
             await _refuse(with_headers, 403, why)
             return
@@ -215,6 +221,14 @@ def host_names(host: str) -> frozenset[str]:
     return frozenset([host.lower()])
 
 
+def _loaded_elsewhere(scope: Scope) -> str | None:
+    """Why a page of another site may not load this as its picture, script or frame; None for a link that a person follows."""
+    site, use = _header(scope, b"sec-fetch-site"), _header(scope, b"sec-fetch-dest")
+    if site and site[0] not in ("same-origin", "none") and use and use[0] != "document":
+        return "pages of other sites load nothing from here"
+    return None
+
+
 def _strange_origin(scope: Scope, host: str) -> str | None:
     """Why a POST is not from a page of ours; None where nothing speaks against it. `no-referrer` makes the origin of our
     own forms `null`, which proves nothing either way: the token in the form then decides."""
@@ -222,7 +236,8 @@ def _strange_origin(scope: Scope, host: str) -> str | None:
     if site and site[0] not in ("same-origin", "none"):
         return "a form of another site is not taken"
     origin = _header(scope, b"origin")
-    if origin and origin[0] != "null" and origin[0].lower() != f"{scope.get('scheme', 'http')}://{host}".lower():
+    # Not by its scheme: before a proxy it may be another.
+    if origin and origin[0] != "null" and origin[0].lower().partition("://")[2] != host.lower():
         return "a form of another origin is not taken"
     return None
 

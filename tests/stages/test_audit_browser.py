@@ -397,6 +397,7 @@ def test_forms_of_other_sites_are_not_taken(finished: Path, tmp_path: Path) -> N
         {"sec-fetch-site": "cross-site", "origin": "null"},
         {"sec-fetch-site": "same-site"},
         {"origin": "http://localhost:81"},
+        {"origin": "http://localhost.evil.example"},
     ):
         assert verdict(client, start, **headers).status_code == 403
     for data in ({}, {"form_token": ""}, {"form_token": "é"}, {"form_token": "0" * 64}):
@@ -404,6 +405,22 @@ def test_forms_of_other_sites_are_not_taken(finished: Path, tmp_path: Path) -> N
         assert client.post("/review?id=a&of=b", data=filled, headers=OURS).status_code == 403
     assert not (tmp_path / "reviews.jsonl").exists()
     assert verdict(client, start, origin="null").status_code == 303  # ours, by the token
+
+
+def test_pages_of_other_sites_load_nothing_but_may_link_here(served: TestClient) -> None:
+    for site in ("cross-site", "same-site"):
+        for use in ("image", "script", "iframe", "empty"):
+            headers = {"sec-fetch-site": site, "sec-fetch-dest": use}
+            assert served.get(link("/whatif", change="c4.curly_brace=off"), headers=headers).status_code == 403
+        assert served.get("/", headers={"sec-fetch-site": site, "sec-fetch-dest": "document"}).status_code == 200
+    assert (
+        served.get("/static/style.css", headers={"sec-fetch-site": "same-origin", "sec-fetch-dest": "style"}).status_code == 200
+    )
+
+
+@pytest.mark.parametrize("name", ["forwarded", "x-forwarded-for", "X-Real-IP"])
+def test_what_a_proxy_of_one_s_own_passes_on_is_not_one_s_own(served: TestClient, name: str) -> None:
+    assert served.get("/", headers={name: "127.0.0.1"}).status_code == 303
 
 
 def test_without_the_token_nothing_is_shown_and_with_it_all(finished: Path, tmp_path: Path, gone: list[dict[str, Any]]) -> None:
