@@ -402,7 +402,7 @@ def options(given: argparse.Namespace, out: Path, **changes: Any) -> dict[str, A
     """Options of a run of the parts that train: like `small`, with a batch that eight ranks can share."""
     cpu = given.device == "cpu"
     shape: dict[str, Any] = (
-        {"sequence_length": 64, "batch_tokens": 1_024, "micro_batch": 2} if cpu else {"batch_tokens": 65_536, "micro_batch": 2}
+        {"sequence_length": 64, "batch_tokens": 1_024, "micro_batch": 2} if cpu else {"batch_tokens": 32_768, "micro_batch": 2}
     )
     if cpu:
         shape["model"] = {"layers": 2, "width": 32, "heads": 2, "kv_heads": 1, "hidden": 48}
