@@ -6,9 +6,9 @@ token; the pieces of a window of consecutive documents are placed by best-fit de
 nothing is dropped, and the slots left over are padding, which is masked and counted:
 `pairs_emitted + pairs_dropped == pairs_total`, and `rows * T == pairs_emitted + padding`.
 
-For comparison there are two other ways. `crop` takes the first T pairs of each document, drops the rest and places what is left in
-the same way; `concat` lays documents one behind the other and cuts wherever a row ends. A piece is of one document in all of them,
-so no target comes from a neighbour; whether a query sees its neighbours is for the attention's mask to say.
+For comparison there are two other ways. `crop` takes the first T pairs of each document, drops the rest and places what is left
+in the same way; `concat` lays documents one behind the other and cuts wherever a row ends. A piece is of one document in all of
+them, so no target comes from a neighbour; whether a query sees its neighbours is for the attention's mask to say.
 """
 
 from __future__ import annotations

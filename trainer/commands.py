@@ -201,6 +201,10 @@ def train(
     keep: Annotated[int, _option(MACHINE, "Checkpoints kept.")] = 2,
     log_every: LogEvery = 10,
     evaluate: Annotated[bool, _option(MACHINE, "Score the validation split at the end.")] = True,
+    tensorboard: Annotated[bool, _option(MACHINE, "Write the metrics for TensorBoard too, to RUN/tensorboard.")] = False,
+    wandb: Annotated[
+        str | None, _option(MACHINE, "Write them for this project of Weights & Biases too; offline unless WANDB_MODE=online.")
+    ] = None,
     cache: Cache = None,
 ) -> None:
     """Trains a model on a corpus. The last line printed is `val_bpb=… | memory_gb=… | steps=…`.

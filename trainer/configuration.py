@@ -90,6 +90,8 @@ class TrainConfig(BaseModel):
     keep: int = Field(default=2, ge=1)
     log_every: int = Field(default=10, ge=1)
     evaluate: bool = True
+    tensorboard: bool = False
+    wandb: str | None = Field(default=None, min_length=1)
     cache: str | None = None
 
     @model_validator(mode="before")
@@ -250,7 +252,7 @@ class TrainConfig(BaseModel):
 MAY_CHANGE = {
     "manifest", "out", "seconds", "tokens", "steps", "skip_steps", "micro_batch", "max_epochs", "device", "dtype", "compile",
     "tune", "noise_scale", "clock", "loss_chunk", "parallel", "replicas", "accumulate", "recompute", "checkpoint_every", "keep",
-    "log_every", "evaluate", "cache",
+    "log_every", "evaluate", "tensorboard", "wandb", "cache",
 }  # fmt: skip
 """Options that a resumed run may be given anew: where, how long and how fast, not what is computed. (The corpus itself is
 compared by digest, wherever it lies. Where phases are shares of the budget, it decides what is computed.)"""

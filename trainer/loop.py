@@ -46,6 +46,8 @@ from trainer.picture import draw
 from trainer.progress import RunProgress
 from trainer.ranks import Ranks, RanksError
 from trainer.scoring import model_logits
+from trainer.trackers import Trackers
+from trainer.trackers import check as check_trackers
 
 WARM_STEPS = 2
 PREFETCHED = 2
@@ -109,6 +111,8 @@ class Run:
         self.compiled = self.device.type == "cuda" if config.compile is None else config.compile
         self.micro_rows, self.micro_count = config.micro_batches(ranks.world)
         self.folder = _run_folder(config.out)
+        check_trackers(config)
+        self.trackers: Trackers | None = None
         self.layout = self._lay_out()
         found, passed_over = self._beginning(resume, from_step)
         state = None if found is None else checkpoint.load_state(found)
@@ -178,6 +182,8 @@ class Run:
                 self._steps()
             finally:
                 self.progress.stop()
+                if self.trackers:
+                    self.trackers.close()
         score = None
         if self.config.evaluate and self.stopped_by is None:
             score = self._score()
@@ -392,7 +398,8 @@ class Run:
     def _steps(self) -> None:
         config, metrics, ledger = self.config, None, None
         if self.ranks.first:
-            metrics = Metrics(self.folder, self.step)
+            self.trackers = Trackers(config, self.folder)
+            metrics = Metrics(self.folder, self.step, self.trackers.write)
             ledger = Ledger(self.folder, self.loader, self.corpus.manifest.digest, self.step)
         readings = Readings(self.device)
         self.progress.start()

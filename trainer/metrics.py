@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,20 +79,23 @@ class Readings:
 
 
 class Metrics:
-    """The metrics file of a run. A resumed run first forgets the lines after its checkpoint's step."""
+    """The metrics file of a run. A resumed run first forgets the lines after its checkpoint's step. `follow` gets rows too."""
 
-    def __init__(self, run: Path, step: int) -> None:
+    def __init__(self, run: Path, step: int, follow: Callable[[dict[str, Any]], None] | None = None) -> None:
         self.path = run / METRICS
         kept = [line for line in read_lines(self.path) if json.loads(line)["step"] <= step] if step else []
         temporary = self.path.with_suffix(".partial")
         temporary.write_text("".join(line + "\n" for line in kept))
         os.replace(temporary, self.path)
         self._file = open(self.path, "a")  # noqa: SIM115 - open as long as the run is
+        self._follow = follow
 
     def write(self, row: dict[str, Any]) -> None:
         """Figures that are not finite are written as null: JSON has no other word for them."""
         self._file.write(json.dumps(_finite(row)) + "\n")
         self._file.flush()
+        if self._follow:
+            self._follow(row)
 
     def close(self) -> None:
         self._file.close()

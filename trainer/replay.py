@@ -159,6 +159,7 @@ def _configuration(run: Path, found: Path, state: checkpoint.State, scratch: Pat
     skipped += [(one.first_step, one.last_step) for one in ranges if one.skipped and one.first_step > state.step]
     changes: dict[str, Any] = {
         "out": str(scratch), "clock": "cold", "evaluate": False, "checkpoint_every": 0, "max_epochs": None, "skip_steps": skipped,
+        "tensorboard": False, "wandb": None,
     }  # fmt: skip
     if manifest is not None:
         changes["manifest"] = manifest
