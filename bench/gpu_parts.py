@@ -198,27 +198,46 @@ def loss() -> None:
     print(f"cross entropy, compiled: {milliseconds(partial(run, torch.compile(plain))):.2f}")
 
 
+PARITY: tuple[tuple[str, dict[str, Any], bool], ...] = (
+    ("small", {"layers": 4, "kv_heads": 3}, False),
+    ("speedrun", {"layers": 4, "window": 256}, False),
+    ("speedrun", {"layers": 4, "window": 256}, True),
+)
+"""Presets, changes to them, and whether squared ReLU is within the products (in bfloat16 only)."""
+
+
 def parity() -> None:
     """Loss and gradients of the fused kernels beside those of the plain operations."""
-    print("\n## fused kernels beside plain operations, 4 layers of `small`")
-    for dtype in (torch.float32, torch.bfloat16):
-        found: list[dict[str, Tensor]] = []
-        for available in (False, True):
-            fused.AVAILABLE = available
-            network = GPT(PRESETS["small"].build(VOCABULARY, layers=4, kv_heads=3)).to(CUDA)
-            network.initialise(0)
-            tokens = torch.randint(0, VOCABULARY, (4, 512), device=CUDA, generator=torch.Generator(CUDA).manual_seed(1))
-            with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
-                nats, squares = network(tokens, None, tokens.roll(-1, 1))
-            (nats.mean() + 1e-4 * squares.mean()).backward()
-            found.append(
-                {"nats": nats.detach(), **{name: p.grad for name, p in network.named_parameters() if p.grad is not None}}
-            )
-        plain, ours = found
-        off = {name: ((ours[name] - plain[name]).norm() / plain[name].norm()).item() for name in plain}
-        worst = max(off, key=off.__getitem__)
-        most = (ours["nats"] - plain["nats"]).abs().max().item()
-        print(f"{dtype}: nats differ by at most {most:.1e}; gradients by {off[worst]:.1e} of their norm at most ({worst})")
+    print("\n## fused kernels beside plain operations, 4 layers")
+    for preset, changes, products in PARITY:
+        for dtype in (torch.float32, torch.bfloat16):
+            _parity(preset, changes, products, dtype)
+    fused.AVAILABLE, fused.PRODUCTS = True, False
+
+
+def _parity(preset: str, changes: dict[str, Any], products: bool, dtype: torch.dtype) -> None:
+    found: list[dict[str, Tensor]] = []
+    for available in (False, True):
+        fused.AVAILABLE, fused.PRODUCTS = available, available and products
+        network = GPT(PRESETS[preset].build(VOCABULARY, **changes)).to(CUDA)
+        network.initialise(0)
+        random = torch.Generator(CUDA).manual_seed(1)
+        with torch.no_grad():  # some weights begin as zero, and nothing would come through them
+            for parameter in network.parameters():
+                parameter.add_(torch.randn(parameter.shape, device=CUDA, generator=random), alpha=0.02)
+        tokens = torch.randint(0, VOCABULARY, (4, 512), device=CUDA, generator=random)
+        with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            nats, squares = network(tokens, None, tokens.roll(-1, 1))
+        (nats.mean() + 1e-4 * squares.mean()).backward()
+        found.append({"nats": nats.detach(), **{name: p.grad for name, p in network.named_parameters() if p.grad is not None}})
+    plain, ours = found
+    off = {name: ((ours[name] - plain[name]).norm() / plain[name].norm()).item() for name in plain}
+    worst = max(off, key=off.__getitem__)
+    most = (ours["nats"] - plain["nats"]).abs().max().item()
+    print(
+        f"{preset}{', products' if products else ''}, {dtype}: nats differ by at most {most:.1e}; gradients by {off[worst]:.1e} "
+        f"of their norm at most ({worst})", flush=True,
+    )  # fmt: skip
 
 
 @dataclass
@@ -396,7 +415,6 @@ def _speedrun(name: str, variant: Variant, shown: bool) -> None:
         whole = milliseconds(step, repeats=8, warm=2)
         each = milliseconds(micro_batch)
         of_update = max(0.0, whole - several * each)
-        kernels = kernels_of(step) if shown else {}
     sizes = np.diff(boundaries(made_up)).astype(np.int64) if variant.masked else np.array([length])
     rate = preset.batch_tokens / whole * 1e3
     a, peak = network.architecture, peak_flops(torch.cuda.get_device_name(), "bfloat16") or float("nan")
@@ -406,7 +424,8 @@ def _speedrun(name: str, variant: Variant, shown: bool) -> None:
         f"{name}: {each:.1f} ms x {several}, update {of_update:.1f}: {rate:,.0f} tok/s, {rate / REFERENCE:.2f}x, MFU {palm:.1%} "
         f"/ {causal:.1%}; {torch.cuda.max_memory_allocated() / 1e9:.0f} GB; ready after {preparing:.0f} s", flush=True,
     )  # fmt: skip
-    show_kernels(kernels)
+    if shown:
+        show_kernels(kernels_of(step))
 
 
 def _muon() -> None:
