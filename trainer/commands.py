@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from trainer import planning_commands, run_commands
+from trainer import evaluation_commands, planning_commands, run_commands
 from trainer.exits import BAD_USAGE, FAILED, SIGNALLED, end, explain, need_torch
 from trainer.presets import CPU_PRESET, DEFAULT_PRESET, PRESETS
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Train on a corpus, and score what was trained.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(run_commands.exports, name="export")
-for _command in (planning_commands.plan_training, run_commands.replay, run_commands.generate, run_commands.noise):
+for _command in (
+    planning_commands.plan_training, planning_commands.forecast, evaluation_commands.choices, run_commands.replay,
+    run_commands.generate, run_commands.noise,
+):  # fmt: skip
     app.command()(_command)
 
 MODEL, BUDGET, DATA, OPTIMISATION, MACHINE = "Model", "Budget", "Data", "Optimisation", "Machine and run"

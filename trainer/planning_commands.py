@@ -1,4 +1,4 @@
-"""`corpusmill plan-training`: what a run would cost, whether it fits, what a corpus can give to it, and what runs have shown."""
+"""`corpusmill plan-training` and `corpusmill forecast`: what a run would take, and where the loss of one is heading."""
 
 from __future__ import annotations
 
@@ -118,6 +118,41 @@ def plan_training(
     if there:
         _show_run(there, str(run))
     for warning in warnings:
+        print(visible(f"warning: {warning}"), flush=True)
+
+
+def forecast(
+    run: Annotated[Path, typer.Argument(help="A run's folder; it may still be running.", metavar="RUN")],
+    until: Annotated[float | None, typer.Option(help="Fit the steps up to so many tokens. Default: half of the run's.")] = None,
+    at: Annotated[float | None, typer.Option(help="Tokens to foretell the loss of. Default: the run's budget.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Foretells a run's loss from its first part, says how much that depends on the part, and where the rest departed."""
+    from trainer.forecast import ForecastError
+    from trainer.forecast import forecast as foretell
+    from trainer.run_record import RecordError, RunRecord
+
+    try:
+        found = foretell(RunRecord.read(run), until, at)
+    except (ForecastError, RecordError) as error:
+        end(FAILED, visible(error))
+    if as_json:
+        print(json.dumps(found.as_json(), indent=1), flush=True)
+        return
+    rows = []
+    for part in found.parts:
+        curve = part.curve
+        cells = (f"{curve.floor:.4f}", f"{curve.at(1.0) - curve.floor:.4g}", f"{curve.power:.4f}", f"{part.foretold:.4f}")
+        rows.append((f"{part.first_tokens:,} to {part.last_tokens:,}", *cells))
+    _table(["fitted tokens", "L_inf", "a", "g", f"loss at {found.at:,.0f}"], rows, right={1, 2, 3, 4})
+    reached = "" if found.observed is None else f"; the run's is {found.observed:.4f}"
+    print(f"foretold {found.part.foretold:.4f} nats a token, {found.low:.4f} to {found.high:.4f} by what is fitted{reached}")
+    print(f"noise of a block of steps {found.noise:.4f}; {len(found.blocks):,} blocks after the part that was fitted")
+    for one in found.departures:
+        print(f"departure: steps {one.first_step:,} to {one.last_step:,} are {one.side} every curve, by {abs(one.furthest):.4f}")
+    if found.blocks and not found.departures:
+        print("no departure")
+    for warning in found.warnings:
         print(visible(f"warning: {warning}"), flush=True)
 
 

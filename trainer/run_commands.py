@@ -157,7 +157,7 @@ def generate(
     try:
         sampling = generation.Sampling(temperature, top_k, top_p, seed)
         ranks = Ranks.join(device)
-        path, beside = _weights_of(checkpoint)
+        path, beside = weights_of(checkpoint)
         loaded = load_model(path)
         corpus = Corpus.open(manifest or beside or loaded.config.manifest)
         tokenizer = generation.open_tokenizer(corpus.folder, corpus.tokenizer.file, loaded.state.tokenizer_sha256)
@@ -223,7 +223,7 @@ def export_huggingface(
     from trainer.scoring import load_model
 
     try:
-        path, beside = _weights_of(checkpoint)
+        path, beside = weights_of(checkpoint)
         loaded = load_model(path)
         names = export(loaded, Corpus.open(manifest or beside or loaded.config.manifest), output, dtype)
     except Exception as error:
@@ -241,7 +241,7 @@ def _corpus_of(run: Path) -> str:
     return found
 
 
-def _weights_of(path: Path) -> tuple[Path, str | None]:
+def weights_of(path: Path) -> tuple[Path, str | None]:
     """(what has the weights, the corpus's manifest beside them): of a release both lie in it."""
     if (path / WEIGHTS_OF_A_RELEASE).is_dir():
         return path / WEIGHTS_OF_A_RELEASE, str(path / "manifest.json")
