@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from trainer.run_record import RunRecord
 
 MODEL, DATA, MACHINE = "Model", "Data", "Machine"
-MOST_LAYERS, LARGEST_VOCABULARY = 100_000, 2**32
-"""Far beyond any model; ids of tokens are 32 bits wide at most."""
+MOST, MOST_LAYERS = 2**40, 100_000
+"""Whole numbers beyond these belong to no model and no machine."""
 
 
 def _option(panel: str, text: str, *names: str, metavar: str | None = None) -> Any:
@@ -76,10 +76,17 @@ def plan_training(
         end(BAD_USAGE, f"--mfu {mfu:g}: a share above 0, of 1 at most")
     if mixture_recipe is not None and manifest is None:
         end(BAD_USAGE, "--mixture-recipe is of a corpus: --manifest names it")
+    whole = {
+        "--vocabulary": vocabulary, "--sequence-length": sequence_length, "--batch-tokens": batch_tokens, "--gpus": gpus,
+        "--micro-batch": micro_batch, "--stages": stages, "--micro-batches": micro_batches,
+    }  # fmt: skip
+    for option, number in whole.items():
+        if number is not None and not 1 <= number <= MOST:
+            end(BAD_USAGE, f"{option}: a number from 1 to {MOST:,}")
     try:
         record = None if run is None else RunRecord.read(run)
         content = None if manifest is None else _content(manifest)
-        shape = _shape(record, preset, model, sequence_length, batch_tokens)
+        shape = _shape(record, preset, model, sequence_length, batch_tokens, gpus)
         there = measured(record) if record else None
     except (RecordError, PlanError) as error:
         end(FAILED, visible(error))
@@ -167,10 +174,15 @@ def _content(manifest: str) -> Content:
 
 
 def _shape(
-    record: RunRecord | None, preset: str | None, model: list[str] | None, sequence_length: int | None, batch_tokens: int | None
+    record: RunRecord | None,
+    preset: str | None,
+    model: list[str] | None,
+    sequence_length: int | None,
+    batch_tokens: int | None,
+    gpus: int,
 ) -> TrainConfig:
     """Options of `train` that have this shape: a run's where there is one and no preset is named, else the preset's. A batch that
-    nothing was said of is the nearest to the usual one that rows can fill."""
+    nothing was said of is the nearest to the usual one of which each GPU has as many rows."""
     from trainer.configuration import ConfigurationError, TrainConfig
 
     changes: dict[str, Any] = {}
@@ -179,8 +191,10 @@ def _shape(
         if not (name and equals) or name in changes:
             end(BAD_USAGE, f"--model {pair!r}: expected NAME=VALUE, once for each name")
         changes[name] = _value(value)
-    if isinstance(changes.get("layers"), int) and changes["layers"] > MOST_LAYERS:
-        end(BAD_USAGE, f"--model layers={changes['layers']}: {MOST_LAYERS:,} at most")
+    for name, value in changes.items():
+        most = MOST_LAYERS if name == "layers" else MOST
+        if isinstance(value, (int, float)) and value > most:
+            end(BAD_USAGE, f"--model {name}: {most:,} at most")
     like = record.config if record and preset is None else None
     name = preset or (like.preset if like else DEFAULT_PRESET)
     if name not in PRESETS:
@@ -189,7 +203,7 @@ def _shape(
     batch = batch_tokens
     if batch is None:
         usual = like.batch_tokens_a_step if like else PRESETS[name].batch_tokens
-        batch = max(1, round(usual / max(1, length))) * length
+        batch = max(1, round(usual / (length * gpus))) * length * gpus
     try:
         return TrainConfig.check(
             manifest="", out="", preset=name, model={**(like.model if like else {}), **changes}, sequence_length=length,
@@ -209,8 +223,8 @@ def _value(text: str) -> Any:
 def _vocabulary(given: int | None, content: Content | None, record: RunRecord | None) -> tuple[int, list[str]]:
     """(tokens of the tokenizer, warnings)."""
     corpus = content.tokenizer.vocabulary if content and content.tokenizer else None
-    if given is not None and not 2 <= given <= LARGEST_VOCABULARY:
-        end(BAD_USAGE, f"--vocabulary {given}: from 2 to {LARGEST_VOCABULARY:,} tokens")
+    if given is not None and given < 2:
+        end(BAD_USAGE, f"--vocabulary {given}: 2 tokens at least")
     if given is None and corpus is None and record is None:
         end(BAD_USAGE, "--vocabulary is needed where neither --manifest nor --run says it")
     if given is not None and corpus is not None and given != corpus:

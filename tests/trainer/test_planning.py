@@ -275,7 +275,10 @@ def test_the_command_s_json_has_the_same_figures_and_names_its_convention() -> N
         (["--vocabulary", "512", "--tokens", "nan"], "--tokens"),
         (["--vocabulary", "512", "--gpu-memory", "-3"], "--gpu-memory"),
         (["--vocabulary", "512", "--gpus", "-1"], "--gpus"),
-        (["--vocabulary", "512", "--sequence-length", "0"], "sequence_length"),
+        (["--vocabulary", "512", "--sequence-length", "0"], "--sequence-length"),
+        (["--vocabulary", "512", "--gpus", "9" * 400], "--gpus"),
+        (["--vocabulary", "512", "--micro-batch", "9" * 400], "--micro-batch"),
+        (["--vocabulary", "512", "--model", "hidden=" + "9" * 400], "--model hidden"),
         (["--vocabulary", "512", "--mixture-recipe", "none.yaml"], "--manifest"),
     ],
 )
@@ -283,6 +286,14 @@ def test_bad_options_end_with_exit_code_2_and_their_name(arguments: list[str], c
     code, _, errors = invoke(*arguments)
     assert code == 2
     assert complaint in errors
+
+
+@pytest.mark.parametrize("gpus", [1, 7, 8, 512])
+def test_a_batch_that_nothing_was_said_of_can_be_shared_by_the_gpus(gpus: int) -> None:
+    code, out, errors = invoke("--vocabulary", "512", "--sequence-length", "1000", "--gpus", str(gpus), "--json")
+    assert code == 0, errors
+    assert json.loads(out)["request"]["batch_tokens"] % (1_000 * gpus) == 0
+    assert not any("cannot share" in warning for warning in json.loads(out)["warnings"])
 
 
 def test_a_corpus_decides_vocabulary_tokens_and_epochs(tmp_path: Path) -> None:
