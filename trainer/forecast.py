@@ -99,7 +99,7 @@ class Forecast:
     blocks: list[Block] = field(default_factory=list)
     departures: list[Departure] = field(default_factory=list)
     observed: float | None = None
-    """The median of the run's last block, where the run got to `at`."""
+    """The median of as many steps as a block has, the last ones, where the run got to `at`."""
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -150,7 +150,7 @@ def forecast(record: RunRecord, until: float | None = None, at: float | None = N
     reached = tokens[-1] >= budget * (1 - 1e-9) and bool(blocks)
     return Forecast(
         float(budget), inside - begin, noise, parts, min(foretold), max(foretold), blocks, _departures(blocks),
-        blocks[-1].loss if reached else None, _warnings(record, inside, budget, scale),
+        float(np.median(losses[-size:])) if reached else None, _warnings(record, inside, budget, scale),
     )  # fmt: skip
 
 

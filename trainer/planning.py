@@ -7,8 +7,7 @@ Conventions, which other people's planners do not always share:
   parameters. (`trainer.flops`, which measures, leaves the gains out and has its own two conventions of keys.)
 - Model states are those of mixed precision with Adam: 2 bytes of weights, 2 of gradients, 12 of float32 weights and two moments
   (Rajbhandari et al. 2020, ZeRO), 16 a parameter. ZeRO-1 divides the 12 by the GPUs, ZeRO-2 the gradients too, ZeRO-3 (FSDP)
-  everything. This package's trainer keeps weights, gradients and moments in float32: 16 too, so that its `ddp` and `fsdp` take
-  what DP and ZeRO-3 take here.
+  everything. This package's trainer keeps weights, gradients and moments in float32: 16 too, and copies of them beside these.
 - Activations are what the backward pass needs of a block, in bfloat16, where attention keeps no scores (FlashAttention): what
   goes into the block, the first norm's output, queries, keys, values, attention's output, the stream after attention, the second
   norm's output, and of SwiGLU the gate, the up projection and their product. Checkpointed, every block's input is kept, and one
@@ -230,9 +229,9 @@ def _plan(request: Request) -> TrainingPlan:
 
 @dataclass(frozen=True)
 class Measured:
-    """A run's own figures, and the estimate for it as it ran: its layout, precision, recomputing and logits, with 16 bytes of
-    states a parameter. Memory in bytes a rank, `memory_of` says of what it was measured; `achieved` FLOP/s of a rank and `mfu` in
-    this module's convention; the others in those of the metrics. None where it is not known."""
+    """A run's own figures, and the estimate for it as it ran: with its layout, precision, recomputing and logits, and what this
+    package's trainer holds beside the states. Memory is in bytes a rank, and `memory_of` says of what it was measured; `achieved`
+    (FLOP/s of a rank) and `mfu` are in this module's convention, the other two in those of the metrics. None where not known."""
 
     parameters: int
     device: str
@@ -251,16 +250,16 @@ def measured(record: RunRecord) -> Measured:
     """PlanError where the run's options do not belong together."""
     architecture, config = record.architecture, record.config
     try:
-        rows, _ = config.micro_batches(record.ranks)
+        rows, micro_batches = config.micro_batches(record.ranks)
     except ConfigurationError as error:
         raise PlanError(f"{record.folder}: {error}") from None
     slots, size = rows * config.row_tokens, BFLOAT16_BYTES if record.dtype == "bfloat16" else FLOAT32_BYTES
-    states = (WEIGHT_BYTES + GRADIENT_BYTES + OPTIMISER_BYTES) * architecture.parameters() / record.shards
     if config.recompute == "none":
         kept = activation_bytes(architecture, slots, size)
     else:
         kept = checkpointed_bytes(architecture, slots, size, every=1 if config.recompute == "full" else 2)
     logits = logit_bytes(architecture, min(slots, config.loss_chunk or slots))
+    estimate = _held(record, size, micro_batches) + kept + logits
     speed = record.tokens_per_second
     achieved = None if speed is None else speed / record.ranks * flops_per_token(architecture, config.row_tokens)
     peak = peak_flops(record.device, record.dtype)
@@ -273,7 +272,7 @@ def measured(record: RunRecord) -> Measured:
         None if achieved is None or peak is None else achieved / peak,
         record.mfu["mfu_palm"],
         record.mfu["mfu_causal_exact"],
-        states + kept + logits,
+        estimate,
         record.memory,
         "the whole process, Python and libraries too" if "CPU" in record.device else "of a GPU, at its peak",
     )
@@ -345,11 +344,29 @@ def checkpoint_interval(mtbf: float, writing: float) -> Checkpoints:
     return Checkpoints(mtbf, writing, interval, writing / interval + interval / (2 * mtbf))
 
 
-def _block_bytes(architecture: Architecture, slots: int, number_bytes: int) -> int:
-    inner = architecture.heads * architecture.head_width
-    keys_and_values = 2 * architecture.kv_heads * architecture.head_width
-    feed = (3 if architecture.feed == "swiglu" else 1) * architecture.hidden  # of squared ReLU its output alone is kept
-    return slots * number_bytes * (4 * architecture.width + 2 * inner + keys_and_values + feed)
+def _held(record: RunRecord, number_bytes: int, micro_batches: int) -> float:
+    """Bytes of weights, gradients and moments of a rank, and of what is made of them: weights in bfloat16, gradients in the
+    buckets in which several ranks share them, and what `--accumulate whole` gathers."""
+    parameters = record.architecture.parameters()
+    held = (WEIGHT_BYTES + GRADIENT_BYTES + OPTIMISER_BYTES) * parameters / record.shards
+    whole = record.shards == 1 or (record.config.accumulate == "whole" and micro_batches > 1)
+    if whole and (number_bytes == BFLOAT16_BYTES or record.shards > 1):
+        held += number_bytes * parameters
+    if whole and record.ranks > 1:
+        held += FLOAT32_BYTES * parameters
+    return held
+
+
+def _block_bytes(architecture: Architecture, slots: int, number_bytes: int) -> float:
+    """Of one block on average: only some have value embeddings. Norms of queries and keys keep these as they were before, too;
+    a share of the embedding keeps what it is added to; of squared ReLU its output alone is kept."""
+    queries, keys = architecture.heads * architecture.head_width, architecture.kv_heads * architecture.head_width
+    kept = 4 * architecture.width + 2 * queries + 2 * keys
+    kept += (3 if architecture.feed == "swiglu" else 1) * architecture.hidden
+    kept += queries + keys if architecture.qk_norm else 0
+    kept += architecture.width if architecture.lambdas else 0
+    tables = sum(map(architecture.has_values, range(architecture.layers)))
+    return slots * number_bytes * (kept + keys * tables / architecture.layers)
 
 
 def _warnings(request: Request, checkpoints: Checkpoints, fits: list[Fit]) -> list[str]:

@@ -27,6 +27,7 @@ from trainer.planning import (
     checkpointed_bytes,
     flops_per_token,
     logit_bytes,
+    measured,
     model_states,
     parameters_by_part,
     plan,
@@ -247,7 +248,7 @@ def test_the_command_tells_the_course_s_figures() -> None:
     code, out, errors = invoke(*SAID, "--stages", "4", "--micro-batches", "16")
     assert code == 0, errors
     for figure in ("9,550,729,216", "1.216e+23", "-5.8 %", "84,465", "43.99", "15.8 %", "19.3 min", "10.4 %", "42.88", "3.61",
-                   "4.98", "1.998483", "15.526B", "1.230T", "15.018B", "7.439e+11", "152.81"):  # fmt: skip
+                   "4.98", "1.998483", "15.526B", "1.230T", "30.904B", "2.005373", "15.018B", "7.439e+11", "152.81"):  # fmt: skip
         assert figure in out, figure
 
 
@@ -364,18 +365,63 @@ def test_a_run_s_measured_speed_and_memory_stand_beside_the_estimate(tmp_path: P
     architecture = PRESETS["mini"].build(4_096)
     assert told["request"]["architecture"] == architecture.model_dump(mode="json")
     assert (told["request"]["sequence_length"], told["request"]["batch_tokens"]) == (512, 32_768)
-    measured = told["run"]
-    assert measured["tokens_per_second"] == 2.5e6  # the median of the last half
-    assert measured["achieved"] == 1.25e6 * flops_per_token(architecture, 512)
-    assert measured["mfu"] == pytest.approx(measured["achieved"] / 989.4e12)
-    assert told["mfu"] == pytest.approx(measured["mfu"])  # what was reached is what is planned with
-    assert measured["memory"] == pytest.approx(0.6e9)
+    of_run = told["run"]
+    assert of_run["tokens_per_second"] == 2.5e6  # the median of the last half
+    assert of_run["achieved"] == 1.25e6 * flops_per_token(architecture, 512)
+    assert of_run["mfu"] == pytest.approx(of_run["achieved"] / 989.4e12)
+    assert told["mfu"] == pytest.approx(of_run["mfu"])  # what was reached is what is planned with
+    assert of_run["memory"] == pytest.approx(0.6e9)
     slots = 16 * 512
-    states = 16 * architecture.parameters() / 2
-    assert measured["estimated_memory"] == states + activation_bytes(architecture, slots) + logit_bytes(architecture, slots)
+    held = (16 / 2 + 2 + 4) * architecture.parameters()  # shards, bfloat16 weights and float32 gradients gathered
+    assert of_run["estimated_memory"] == held + activation_bytes(architecture, slots) + logit_bytes(architecture, slots)
     code, out, _ = invoke("--run", str(tmp_path / "run"), "--preset", "1b", "--mfu", "0.5")
     assert code == 0
     assert "50.0 %" in out and "memory, GB a rank" in out
+
+
+@pytest.mark.parametrize(
+    ("ranks", "shards", "options", "held"),
+    [
+        (1, 1, {}, 16 + 2),
+        (2, 1, {}, 16 + 2 + 4),
+        (2, 2, {"accumulate": "sharded", "parallel": "fsdp"}, 8),
+        (2, 2, {"parallel": "fsdp", "micro_batch": 32}, 8),  # one micro-batch a step: nothing is held from one to the next
+        (1, 1, {"recompute": "full"}, 16 + 2),
+        (1, 1, {"loss_chunk": 1_024}, 16 + 2),
+    ],
+)
+def test_the_estimate_of_a_run_follows_its_layout(
+    tmp_path: Path, ranks: int, shards: int, options: dict[str, Any], held: float
+) -> None:
+    folder = _run_folder(tmp_path / "run", ranks=ranks, shards=shards)
+    config = json.loads((folder / "config.json").read_text()) | options
+    (folder / "config.json").write_text(json.dumps(config))
+    architecture, slots = PRESETS["mini"].build(4_096), config["micro_batch"] * 512
+    kept = checkpointed_bytes(architecture, slots) if "recompute" in options else activation_bytes(architecture, slots)
+    expected = held * architecture.parameters() + kept + logit_bytes(architecture, options.get("loss_chunk", slots))
+    assert measured(RunRecord.read(folder)).estimated_memory == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("preset", "rows", "ranks", "shards", "gigabytes"),
+    [("small", 32, 1, 1, 33.58), ("1b", 16, 1, 1, 64.1), ("1b", 16, 2, 1, 68.2), ("1b", 16, 2, 2, 58.0)],
+)
+def test_estimates_are_within_a_twentieth_of_what_h200s_held(
+    tmp_path: Path, preset: str, rows: int, ranks: int, shards: int, gigabytes: float
+) -> None:
+    architecture = PRESETS[preset].build(32_768)
+    folder = _run_folder(tmp_path / "run", ranks=ranks, shards=shards, architecture=architecture.model_dump())
+    layout = "fsdp" if shards > 1 else "ddp"
+    config = {
+        "manifest": "m",
+        "out": "o",
+        "preset": preset,
+        "micro_batch": rows,
+        "batch_tokens": 8 * rows * 2_048,
+        "parallel": layout,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    assert measured(RunRecord.read(folder)).estimated_memory == pytest.approx(gigabytes * 1e9, rel=0.05)
 
 
 def test_a_run_on_a_cpu_has_a_speed_but_no_mfu(tmp_path: Path) -> None:
