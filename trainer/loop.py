@@ -44,7 +44,7 @@ from trainer.optimisation import WarmupCosine, WarmupStableDecay, build_optimise
 from trainer.parallel import Layout, Spread, local
 from trainer.picture import draw
 from trainer.progress import RunProgress
-from trainer.ranks import Ranks, RanksError
+from trainer.ranks import Ranks, RanksError, is_lost_rank
 from trainer.scoring import model_logits
 from trainer.trackers import Trackers
 from trainer.trackers import check as check_trackers
@@ -731,9 +731,13 @@ def _signals(told: Callable[[int], None]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, lambda n, _: told(n)) for number in (signal.SIGTERM, signal.SIGINT)}
+    before: dict[int, Any] = {number: signal.signal(number, lambda n, _: told(n)) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
+    except Exception as error:
+        if is_lost_rank(error):  # torchrun ends all that are left, which is under way: first it is said why
+            before[signal.SIGTERM] = signal.SIG_IGN
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
