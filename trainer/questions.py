@@ -37,6 +37,8 @@ class Question:
     group: str = ""
 
     def __post_init__(self) -> None:
+        for text in (self.id, self.prompt, self.group, *self.options):
+            text.encode()  # half a character is no text; UnicodeEncodeError is a ValueError
         if len(self.options) < 2:
             raise ValueError("fewer than two options")
         if len(set(self.options)) < len(self.options):
@@ -150,7 +152,6 @@ def _text(row: dict[str, Any], name: str) -> str:
     value = row[name]
     if not isinstance(value, str):
         raise ValueError(f"{name} {value!r} is not a text")
-    value.encode()  # half a character is no text; UnicodeEncodeError is a ValueError
     return value
 
 
