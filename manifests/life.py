@@ -89,11 +89,8 @@ def _rules(logs: Logs, component: str, measured: dict[str, Any]) -> list[dict[st
     stages = [*content.components[component].stages, *content.stages]
     found = []
     for rule in (rule for stage in stages for rule in stage.rules if rule.signal in measured):
-        condition = next(name for name, value in rule.model_dump().items() if name.startswith("keep_if") and value is not None)
-        bound = getattr(rule, condition)
-        found.append(
-            {"rule": rule.name, "value": measured[rule.signal], "keep_if": condition.removeprefix("keep_if_"), "bound": bound}
-        )
+        keep_if = rule.condition.removeprefix("keep_if_")
+        found.append({"rule": rule.name, "value": measured[rule.signal], "keep_if": keep_if, "bound": rule.bound})
     return found
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, model_validator
 
+SIGNS = {"keep_if_at_least": "≥", "keep_if_at_most": "≤", "keep_if_above": ">", "keep_if_below": "<", "keep_if_in": "one of"}
 RATIO = pa.struct([pa.field("numerator", pa.int64()), pa.field("denominator", pa.int64())])
 
 
@@ -41,7 +42,7 @@ class Rule(BaseModel):
             raise ValueError(f"rule {self.name}: exactly one keep_if_… condition is needed")
         return self
 
-    def _conditions(self) -> dict[str, object]:
+    def _conditions(self) -> dict[str, float | tuple[str, ...] | None]:
         return {
             "keep_if_at_least": self.keep_if_at_least,
             "keep_if_at_most": self.keep_if_at_most,
@@ -51,12 +52,28 @@ class Rule(BaseModel):
         }
 
     @property
+    def condition(self) -> str:
+        """The name of the condition that is set: "keep_if_at_least", …"""
+        return next(name for name, bound in self._conditions().items() if bound is not None)
+
+    @property
+    def bound(self) -> float | tuple[str, ...]:
+        """What its condition compares with: a number, or the words of `keep_if_in`."""
+        bound = self._conditions()[self.condition]
+        assert bound is not None
+        return bound
+
+    @property
     def threshold(self) -> float | None:
         """The bound as a number; None for `keep_if_in`."""
-        for name, value in self._conditions().items():
-            if value is not None and name != "keep_if_in":
-                return float(value)  # type: ignore[arg-type]
-        return None
+        return None if isinstance(self.bound, tuple) else float(self.bound)
+
+    def in_signs(self) -> str:
+        """What keeps a document, for people: "≥ 50", "< 0.2", "one of de, en"."""
+        bound = self.bound
+        if isinstance(bound, tuple):
+            return f"one of {', '.join(bound)}"
+        return f"{SIGNS[self.condition]} {int(bound) if float(bound).is_integer() and abs(bound) < 1e15 else bound:,}"
 
 
 def signal_values(signal: pa.Array) -> np.ndarray:

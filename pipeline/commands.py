@@ -278,8 +278,7 @@ def _conditions(name: str, options: type[Options]) -> dict[str, str]:
         return {}
     found = {}
     for rule in implementation(options()).rules():
-        condition = next(key for key, value in rule.model_dump().items() if key.startswith("keep_if") and value is not None)
-        found[rule.name.rpartition(".")[2]] = f"{condition.replace('_', ' ')} this: {rule.signal}"
+        found[rule.name.rpartition(".")[2]] = f"{rule.condition.replace('_', ' ')} this: {rule.signal}"
     return found
 
 

@@ -177,8 +177,7 @@ def _picked(record: Any, schema: pa.Schema) -> list[Any]:
 
 def _condition(rule: Rule) -> list[Any]:
     """keep_if, bound, keep_if_in."""
-    name = next(name for name, value in rule.model_dump().items() if name.startswith("keep_if") and value is not None)
-    return [name.removeprefix("keep_if_"), rule.threshold, None if rule.keep_if_in is None else list(rule.keep_if_in)]
+    return [rule.condition.removeprefix("keep_if_"), rule.threshold, None if rule.keep_if_in is None else list(rule.keep_if_in)]
 
 
 def _table(schema: pa.Schema, rows: Iterable[list[Any]]) -> pa.Table:

@@ -45,7 +45,7 @@ from stages.audit_browser.access import LOGIN, Access, Guard, cookies_of
 from stages.audit_browser.pages import STATIC, link, page, static_file
 from stages.audit_browser.questions import ClientGone, CorpusUnreadable, Questions, Stop, TooLong
 from stages.audit_browser.texts import shown
-from stages.audit_commands import compared, marked, sampled, twins_of
+from stages.audit_texts import compared, marked, sampled, twins_of
 
 ROWS = 50
 ROWS_A_PAGE = 200

@@ -208,3 +208,20 @@ def test_decide_equals_exact_arithmetic_row_by_row(rows: list, rules: list) -> N
                 failing.append(index)
         assert decision.failed[row].as_py() == [f"r{index}" for index in failing]
         assert decision.first[row] == (failing[0] if failing else -1)
+
+
+@pytest.mark.parametrize(
+    "condition, bound, signs",
+    [
+        ("keep_if_at_least", 50.0, "≥ 50"),
+        ("keep_if_at_most", 0.2, "≤ 0.2"),
+        ("keep_if_above", -1.5, "> -1.5"),
+        ("keep_if_below", 100_000.0, "< 100,000"),
+        ("keep_if_at_most", math.inf, "≤ inf"),
+        ("keep_if_in", ("de", "en"), "one of de, en"),
+    ],
+)
+def test_a_rule_tells_its_condition_and_bound_and_writes_them_in_signs(condition: str, bound: object, signs: str) -> None:
+    rule = Rule(name="r", signal="s", **{condition: bound})
+    assert (rule.condition, rule.bound, rule.in_signs()) == (condition, bound, signs)
+    assert rule.threshold == (None if isinstance(bound, tuple) else bound)

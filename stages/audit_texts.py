@@ -1,0 +1,84 @@
+"""Texts for auditors: samples of what a rule removed, copies side by side, and what is marked in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from manifests.logs import Logs
+    from stages.offending import Place
+    from stages.removed_texts import Text
+
+
+def sampled(logs: Logs, rule: str, n: int, seed: int) -> list[dict[str, Any]]:
+    """Removal rows of a rule or stage: the `n` with the smallest MD5 of seed and id, so that a larger sample holds the
+    smaller."""
+    return logs.sql(
+        "select * from removals where rule = $1 or stage = $1 order by md5(concat($2, chr(10), id)), id limit $3",
+        [rule, str(seed), n],
+    )
+
+
+def twins_of(logs: Logs, document: str, most: int | None = None) -> list[dict[str, Any]]:
+    """The pairs of a removed copy and the document that stayed, of which `document` is one, in id order; `most` of them."""
+    return logs.sql(
+        "select id, kept_id, linked_id, kept_jaccard, linked_jaccard, stage, cluster, cluster_size from removals "
+        "where kept_id is not null and (id = $1 or kept_id = $1) order by component, file, position limit $2",
+        [document, most],
+    )
+
+
+def compared(
+    logs: Logs, pairs: Sequence[dict[str, Any]], sources: dict[str, str], personal_data: bool = False
+) -> list[dict[str, Any]]:
+    """The pairs of `twins_of`, each with its sides `removed` and `kept`: origin, proof, why_not, text, and marks where they
+    differ."""
+    from stages.offending import differences
+    from stages.personal_data import scrub
+    from stages.removed_texts import Texts
+
+    with Texts(logs, sources) as texts:
+        both = {one.id: one for one in texts.of([pair[key] for pair in pairs for key in ("id", "kept_id")])}
+    rows = []
+    for pair in pairs:
+        sides = [both[pair["id"]], both[pair["kept_id"]]]
+        shown = [one.text if one.text is None or personal_data else scrub(one.text) for one in sides]
+        marks: Sequence[list[Place]] = ([], [])
+        if shown[0] is not None and shown[1] is not None:
+            marks = differences(shown[0], shown[1])
+        row = dict(pair)
+        for name, side, told, places in zip(("removed", "kept"), sides, shown, marks, strict=True):
+            row[name] = {**_told(side), "text": told, "marks": [place.__dict__ for place in places]}
+        rows.append(row)
+    return rows
+
+
+def marked(
+    logs: Logs, rows: Sequence[dict[str, Any]], sources: dict[str, str], personal_data: bool = False
+) -> list[dict[str, Any]]:
+    """What is shown of each removal row: id, url, rule, value, threshold, detail, evidence; text (None where it cannot be had),
+    origin, proof and why_not; marks (start, end, what). Places are those of the text as shown."""
+    from stages.offending import offending_places
+    from stages.personal_data import scrub
+    from stages.removed_texts import Texts
+
+    with Texts(logs, sources) as texts:
+        found = texts.of([row["id"] for row in rows])
+        kept_ids = [row["kept_id"] for row in rows if row.get("kept_id")]
+        kept = {one.id: one.text for one in texts.of(kept_ids)}
+    answers = []
+    for row, one in zip(rows, found, strict=True):
+        shown = one.text if one.text is None or personal_data else scrub(one.text)
+        twin = kept.get(row.get("kept_id") or "")
+        twin = twin if twin is None or personal_data else scrub(twin)
+        places = [] if shown is None or row.get("rule") is None else offending_places(shown, row, twin)
+        about = {
+            name: row.get(name) for name in ("id", "url", "language", "stage", "rule", "value", "threshold", "detail", "evidence")
+        }
+        answers.append({**about, **_told(one), "text": shown, "marks": [place.__dict__ for place in places]})
+    return answers
+
+
+def _told(one: Text) -> dict[str, Any]:
+    return {"origin": one.origin, "proof": one.proof, "why_not": one.why_not}
