@@ -376,7 +376,7 @@ def reviews(
         found = [one for one in stored.read() if rule in (None, one.rule)]
         rates = [
             {**one.as_json(), "needed": sample_size(half_width, one.false_positives, one.sampled, removed.get(one.rule))}
-            for _, one in sorted(summed(found).items())
+            for _, one in sorted(summed(found, populations=removed).items())
         ]
         sample_size(half_width)
     except ReviewError as error:
@@ -392,7 +392,7 @@ def reviews(
     for one in rates:
         one["rate"], one["interval"] = (
             percent(one["rate"]),
-            f"{percent(one['low'])} to {percent(one['high'])}" if one["sampled"] else "",
+            _interval(one),
         )
     columns = {
         "rule": "rule",
@@ -403,6 +403,12 @@ def reviews(
     }
     more = {"needed": f"for ± {percent(half_width)}", "unsure": "unsure", "disputed": "disputed", "by_hand": "by hand"}
     show(rates, columns | more)
+
+
+def _interval(one: dict[str, Any]) -> str:
+    if not one["sampled"]:
+        return ""
+    return "all of them" if one["low"] == one["high"] else f"{percent(one['low'])} to {percent(one['high'])}"
 
 
 @audit.command()

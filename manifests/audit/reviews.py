@@ -8,7 +8,9 @@ The false-positive rate of a rule is that of the sampled documents with a decide
 
     (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)
 
-It knows of no finite population, so it is a little too wide where a sample is a large part of what a rule removed.
+A rule removed N documents, a finite population drawn from without replacement, so the variance of p is (N−n)/(N−1) of that of
+independent draws (Cochran 1977, chapter 3): z² (N−n)/(N−1) stands in place of z². Of all N there is no
+interval left. Nor does it reach below the false positives that were seen, or above those and all documents that were not.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -65,7 +67,8 @@ class Review:
 class RuleReviews:
     """What the reviews of a rule come to. sampled: documents of samples with a decided verdict; false_positives: of these.
     disputed: documents of samples on which reviewers differ; unsure: those that nobody was sure of; neither counts in the rate.
-    by_hand: decided documents that no sample had. low, high: the interval, None without a decided document."""
+    by_hand: decided documents that no sample had. population: documents that the rule removed, None where nobody said; low, high:
+    the interval of the rate among them, None without a decided document."""
 
     rule: str
     sampled: int = 0
@@ -74,6 +77,12 @@ class RuleReviews:
     unsure: int = 0
     by_hand: int = 0
     reviewers: tuple[str, ...] = ()
+    population: int | None = None
+
+    @property
+    def all_of_them(self) -> bool:
+        """Is every document that the rule removed decided?"""
+        return self.population is not None and 0 < self.population <= self.sampled
 
     @property
     def rate(self) -> float | None:
@@ -81,7 +90,7 @@ class RuleReviews:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        return wilson(self.false_positives, self.sampled) if self.sampled else None
+        return wilson(self.false_positives, self.sampled, self.population) if self.sampled else None
 
     def as_json(self) -> dict[str, Any]:
         low, high = self.interval or (None, None)
@@ -188,15 +197,21 @@ def latest(reviews: Iterable[Review]) -> list[Review]:
     return [one for one in found.values() if one.verdict != "withdrawn"]
 
 
-def summed(reviews: Iterable[Review], rules: Sequence[str] = ()) -> dict[str, RuleReviews]:
-    """Rule → what its reviews come to; `rules` are told of even where nobody reviewed them."""
+def summed(
+    reviews: Iterable[Review], rules: Sequence[str] = (), populations: Mapping[str, int] | None = None
+) -> dict[str, RuleReviews]:
+    """Rule → what its reviews come to; `rules` are told of even where nobody reviewed them. populations: rule → documents that it
+    removed."""
     by_rule: dict[str, dict[str, list[Review]]] = {rule: {} for rule in rules}
     for one in latest(reviews):
         by_rule.setdefault(one.rule, {}).setdefault(one.id, []).append(one)
-    return {rule: _summed(rule, documents) for rule, documents in by_rule.items()}
+    return {
+        rule: _summed(rule, documents, None if populations is None else populations.get(rule))
+        for rule, documents in by_rule.items()
+    }
 
 
-def _summed(rule: str, documents: dict[str, list[Review]]) -> RuleReviews:
+def _summed(rule: str, documents: dict[str, list[Review]], population: int | None) -> RuleReviews:
     counts = dict.fromkeys(("sampled", "false_positives", "disputed", "unsure", "by_hand"), 0)
     for verdicts in documents.values():
         decided = {one.verdict for one in verdicts if one.verdict != "unsure"}
@@ -211,41 +226,53 @@ def _summed(rule: str, documents: dict[str, list[Review]]) -> RuleReviews:
             counts["sampled"] += 1
             counts["false_positives"] += decided == {"false_positive"}
     names = sorted({one.reviewer for verdicts in documents.values() for one in verdicts})
-    return RuleReviews(rule, **counts, reviewers=tuple(names))
+    return RuleReviews(rule, **counts, reviewers=tuple(names), population=population)
 
 
-def wilson(hits: int, of: int) -> tuple[float, float]:
-    """Both ends of the score interval for `hits` among `of` documents (at least one), within 0 and 1."""
-    middle, half = _wilson(hits / of, of)
+def wilson(hits: int, of: int, population: int | None = None) -> tuple[float, float]:
+    """Both ends of the score interval for `hits` among `of` documents (at least one), drawn from a `population` of so many (None:
+    endless). The rate itself, twice, where all of them were drawn."""
+    middle, half = _wilson(hits / of, of, population)
+    least, most = 0.0, 1.0
+    if population is not None and population > of:
+        least, most = hits / population, (population - of + hits) / population
+    elif population is not None:
+        return hits / of, hits / of
     # At the ends the formula gives 0 and 1 but for rounding.
-    return (0.0 if hits == 0 else max(0.0, middle - half)), (1.0 if hits == of else min(1.0, middle + half))
+    return (least if hits == 0 else max(least, middle - half)), (most if hits == of else min(most, middle + half))
 
 
-def _wilson(p: float, n: int) -> tuple[float, float]:
+def _wilson(p: float, n: int, population: int | None) -> tuple[float, float]:
     """Its middle and half its width."""
-    widened = 1 + Z * Z / n
-    return (p + Z * Z / (2 * n)) / widened, Z * math.sqrt(p * (1 - p) / n + Z * Z / (4 * n * n)) / widened
+    z2 = Z * Z
+    if population is not None:
+        z2 *= (population - n) / (population - 1) if population > n else 0.0
+    widened = 1 + z2 / n
+    return (p + z2 / (2 * n)) / widened, math.sqrt(z2 * (p * (1 - p) / n + z2 / (4 * n * n))) / widened
 
 
 def sample_size(half_width: float, hits: int = 0, of: int = 0, population: int | None = None) -> int:
     """How many decided documents give an interval of ± `half_width` at most, those that there are (`hits` among `of`) counted in.
 
-    For the rate in the present interval that needs most; without any review, for one half. Never more than `population`.
+    For the rate in the present interval that needs most; without any review, for one half. Of a `population`, which is never
+    exceeded, it takes fewer.
     ReviewError unless `half_width` is between SMALLEST_HALF_WIDTH and one half."""
     if not SMALLEST_HALF_WIDTH <= half_width <= 0.5:
         raise ReviewError(f"half the width of an interval is between {SMALLEST_HALF_WIDTH:g} and 0.5, not {half_width:g}")
-    low, high = wilson(hits, of) if of else (0.0, 1.0)
+    if population is not None and population < 1:
+        return 0
+    low, high = wilson(hits, of, population) if of else (0.0, 1.0)
     p = min(max(0.5, low), high)
     fewest, most = 0, 1
-    while _wilson(p, most)[1] > half_width:
+    while _wilson(p, most, population)[1] > half_width:
         fewest, most = most, most * 2
     while most - fewest > 1:
         middle = (fewest + most) // 2
-        if _wilson(p, middle)[1] > half_width:
+        if _wilson(p, middle, population)[1] > half_width:
             fewest = middle
         else:
             most = middle
-    return most if population is None else min(most, population)
+    return most
 
 
 def _parsed(line: bytes) -> Review | None:

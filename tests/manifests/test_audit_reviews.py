@@ -51,6 +51,51 @@ def test_the_interval_is_wilson_s(hits: int, of: int, low: float, high: float) -
     assert 0 <= found[0] <= hits / of <= found[1] <= 1
 
 
+@pytest.mark.parametrize(("hits", "of", "population"), [(3, 10, 12), (1, 29, 100), (7, 50, 400), (81, 263, 10**9)])
+def test_the_interval_ends_where_a_finite_population_would_be_surprising(hits: int, of: int, population: int) -> None:
+    # the score interval by its definition: at either end the rate seen is z standard errors away
+    for end in wilson(hits, of, population):
+        variance = end * (1 - end) / of * (population - of) / (population - 1)
+        seen_at_most = (population - of + hits) / population
+        assert (hits / of - end) ** 2 == pytest.approx(1.959964**2 * variance, rel=1e-5) or end in (
+            hits / population,
+            seen_at_most,
+        )
+    assert wilson(hits, of, 10**12) == pytest.approx(wilson(hits, of), abs=1e-9)
+
+
+def test_of_all_documents_of_a_rule_the_rate_is_known() -> None:
+    assert wilson(3, 10, 10) == (0.3, 0.3) and wilson(0, 1, 1) == (0.0, 0.0) and wilson(1, 1, 1) == (1.0, 1.0)
+    found = summed([review(str(n), "right" if n else "false_positive") for n in range(4)], populations={"a.b": 4})["a.b"]
+    assert found.all_of_them and found.interval == (0.25, 0.25)
+    assert not summed([review("1", "right")], populations={"a.b": 4})["a.b"].all_of_them
+    # 9 of 10 without a false positive: the tenth may still be one, and no more
+    assert wilson(0, 9, 10)[1] <= 0.1 and wilson(9, 9, 10)[0] >= 0.9
+
+
+def test_the_interval_of_a_small_population_holds_the_rate_as_often_as_it_says() -> None:
+    for population, drawn in ((20, 10), (60, 25), (200, 150)):
+        held = []
+        for wrong in range(population + 1):
+            ways = math.comb(population, drawn)
+            chance = 0.0
+            for hits in range(max(0, drawn - (population - wrong)), min(wrong, drawn) + 1):
+                low, high = wilson(hits, drawn, population)
+                if low <= wrong / population <= high:
+                    chance += math.comb(wrong, hits) * math.comb(population - wrong, drawn - hits) / ways
+            held.append(chance)
+        assert 0.94 < sum(held) / len(held) < 0.98, (population, drawn)  # without the correction: 0.99 and more
+
+
+def test_a_small_population_takes_fewer_documents() -> None:
+    assert [sample_size(0.05, population=n) for n in (1, 10, 100, 1_000, 10**7)] == [1, 10, 80, 276, 381]
+    for population in (10, 100, 1_000):
+        n = sample_size(0.05, population=population)
+        low, high = wilson(n // 2, n, population)
+        assert (high - low) / 2 <= 0.0501
+    assert sample_size(0.05, population=0) == 0
+
+
 def test_a_sample_of_the_suggested_size_is_wide_enough_and_one_less_is_not() -> None:
     for half in (0.02, 0.05, 0.1, 0.3):
         needed = sample_size(half)
@@ -59,7 +104,6 @@ def test_a_sample_of_the_suggested_size_is_wide_enough_and_one_less_is_not() -> 
         low, high = wilson((needed - 2) // 2, needed - 2)
         assert (high - low) / 2 > half
     assert sample_size(0.05) == 381
-    assert sample_size(0.05, population=100) == 100
     assert sample_size(0.05, 1, 100) < sample_size(0.05)  # a rate that is known to be small needs fewer
     for wrong in (0.0, -1.0, 0.6, math.nan):
         with pytest.raises(ReviewError, match="half the width"):
@@ -153,9 +197,7 @@ def test_two_reviewers_at_once_lose_nothing(tmp_path: Path) -> None:
         one.join()
         assert one.exitcode == 0
     stored = ReviewFile(path, "digest")
-    assert {(one.reviewer, one.id) for one in stored.read()} == {
-        (name, str(n)) for name in ("Ada", "Ben") for n in range(20)
-    }
+    assert {(one.reviewer, one.id) for one in stored.read()} == {(name, str(n)) for name in ("Ada", "Ben") for n in range(20)}
     assert stored.unreadable == 0
 
 
@@ -184,11 +226,14 @@ def test_the_command_prints_rates_and_every_verdict(finished: Path, tmp_path: Pa
     stored.add("Ada", "12e6", "minhash.near_duplicate", "right", "", 3)
     stored.add("Ada", "12e7", "a.b", "right")
     said = call()
-    assert "minhash.near_duplicate" in said and "50.00 %" in said and "9.45 % to 90.55 %" in said
+    assert "minhash.near_duplicate" in said and "50.00 %" in said and "16.67 % to 83.33 %" in said  # of the six that it removed
     whole = json.loads(call("--json", "--rule", "minhash.near_duplicate"))
     assert whole["rules"][0]["rate"] == 0.5 and whole["rules"][0]["needed"] == 6  # all that it removed
     assert [one["id"] for one in whole["reviews"]] == ["12e5", "12e6"]
     rows = list(csv.DictReader(io.StringIO(call("--csv"))))
     assert [row["id"] for row in rows] == ["12e5", "12e6", "12e7"]
     assert rows[0]["note"] == "'=1+1" and rows[2]["seed"] == ""
+    for n in range(4):
+        stored.add("Ada", f"12e{8 + n}", "minhash.near_duplicate", "right", "", 3)
+    assert "all of them" in call()
     assert "half the width" in call("--half-width", "0", code=1)
