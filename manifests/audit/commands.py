@@ -228,6 +228,11 @@ def _show_what_if(answer: WhatIf, moved: list[dict[str, Any]]) -> None:
     typer.echo(
         f"exact, of {answer.measured:,} measured documents: {kept:,} newly kept, {removed:,} newly removed by their filter block"
     )
+    for one in answer.verdicts:
+        if one.failed or one.would_fail:
+            others = f"; of those that would not, {one.fail_others:,} fail other rules of the block" if one.fail_others else ""
+            name = f"{one.change.old.name} of {one.change.component}"
+            typer.echo(visible(f"  {name}: {one.failed:,} documents failed it, {one.would_fail:,} would{others}"))
     if moved:
         names = {
             "side": "",
@@ -243,8 +248,8 @@ def _show_what_if(answer: WhatIf, moved: list[dict[str, Any]]) -> None:
             "tokens; later stages removed the others"
         )
     typer.echo(
-        f"upper bound: {answer.most_kept:,} documents more in the corpus, "
-        f"{answer.freed_copies:,} of them copies of documents that would go"
+        f"upper bound: {answer.most_kept:,} documents more in the corpus, {answer.freed_copies:,} of them removed because of "
+        "others, of which one would go"
     )
     typer.echo(
         f"estimate, if later stages kept the share they kept of the others: {answer.expected_kept:,.0f} documents and "

@@ -5,7 +5,8 @@ failed is on record. The rules that change are evaluated on the stored signals, 
 `manifests.rules.decide`, which decided in the run; the other rules' verdicts are those on record.
 
 **Not exact** beyond the block: what passes it anew was never seen by later stages. Of that a bound and an estimate are told, each
-called so. Options that change texts or signals, such as which lines C4 drops, need the documents to be measured again.
+called so (`manifests.audit.later_stages`). Options that change texts or signals, such as which lines C4 drops, need the documents
+to be measured again.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from manifests.audit.later_stages import GONE, Later, freed
 from manifests.blocks import deciding_rules
 from manifests.identity import keyed_hash
 from manifests.logs import Logs
 from manifests.manifest import Content, Manifest, StageRecord
-from manifests.rules import Rule, decide
+from manifests.rules import Rule, decide, signal_values
 from manifests.storage import Folder
 
 OFF = "off"
@@ -65,17 +67,34 @@ class Moved:
 
 
 @dataclass
+class Verdicts:
+    """One changed rule over all measured documents: how many failed it, how many would, and of those that no longer would, how
+    many go all the same because they fail another rule of the block."""
+
+    change: Change
+    failed: int = 0
+    would_fail: int = 0
+    fail_others: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        names = ("failed", "would_fail", "fail_others")
+        return {**self.change.as_json(), **{name: getattr(self, name) for name in names}}
+
+
+@dataclass
 class WhatIf:
-    """changes: as they were understood. measured: documents evaluated. newly_kept, newly_removed: **exact**, of the filter
-    block, by component and language. other_reason: removed before and after, some verdict of a changed rule being another.
+    """changes: as they were understood. verdicts: of each of them, **exact**. measured: documents evaluated. newly_kept,
+    newly_removed: **exact**, of the filter block, by component and language. other_reason: removed before and after, some verdict
+    of a changed rule being another.
 
     in_corpus: of the newly removed, those that are in the corpus now (the others were removed later anyway), with their tokens:
-    exact. most_kept: **upper bound** on documents that would come into the corpus: all that pass the block anew, and those that
-    were removed as copies of one that would now go. expected_kept, expected_tokens: **estimate**, as if later stages kept the
-    share that they kept of the component's others.
+    exact. most_kept: **upper bound** on documents that would come into the corpus: all that pass the block anew, and
+    `freed_copies`, those that a later stage removed because of others, of which one goes. expected_kept, expected_tokens:
+    **estimate**, as if later stages kept the share that they kept of the component's others.
     """
 
     changes: list[Change]
+    verdicts: list[Verdicts] = field(default_factory=list)
     measured: int = 0
     newly_kept: list[Moved] = field(default_factory=list)
     newly_removed: list[Moved] = field(default_factory=list)
@@ -98,12 +117,13 @@ class WhatIf:
             "changes": [one.as_json() for one in self.changes],
             "exact": {
                 "measured": self.measured,
+                "rules": [one.as_json() for one in self.verdicts],
                 "newly_kept": side(self.newly_kept),
                 "newly_removed": side(self.newly_removed),
                 "newly_removed_now_in_corpus": {"documents": self.in_corpus, "tokens": self.in_corpus_tokens},
                 "removed_either_way_with_another_verdict": self.other_reason,
             },
-            "upper_bound": {"documents_that_come_in": self.most_kept, "copies_of_newly_removed": self.freed_copies},
+            "upper_bound": {"documents_that_come_in": self.most_kept, "copies_that_may_come_back": self.freed_copies},
             "estimate": {"documents_that_come_in": self.expected_kept, "tokens_that_come_in": self.expected_tokens},
             "examples": self.examples,
             "notes": self.notes,
@@ -148,19 +168,20 @@ def what_if(
 ) -> WhatIf:
     """What `changes` would do. Reads of the signals only the columns that they look at. WhatIfError where logs do not agree, or
     once `stopped` says that nobody waits: it is asked before each log file."""
-    answer = WhatIf(list(changes))
+    answer = WhatIf(list(changes), [Verdicts(one) for one in changes])
+    later = Later(logs.manifest.content, ((one.component, one.block) for one in changes))
     sides = {"newly_kept": _Side(examples), "newly_removed": _Side(examples)}
     for component, block in dict.fromkeys((one.component, one.block) for one in changes):
-        mine = [one for one in changes if (one.component, one.block) == (component, block)]
-        for chunk in _chunks(logs, component, block, mine):
+        mine = [one for one in answer.verdicts if (one.change.component, one.change.block) == (component, block)]
+        for chunk in _chunks(logs, component, block, [one.change for one in mine]):
             if stopped():
                 raise WhatIfError("stopped")
             answer.measured += chunk.measured
-            _evaluate(chunk, mine, answer, sides, seed)
+            _evaluate(chunk, mine, answer, sides, seed, later)
     for name, side in sides.items():
         setattr(answer, name, side.moved())
         answer.examples[name] = side.examples()
-    _beyond(logs, answer, sides["newly_removed"])
+    _beyond(logs, answer, sides["newly_removed"], later)
     return answer
 
 
@@ -253,7 +274,10 @@ class _Side:
         self._moved: dict[tuple[str, str | None], Moved] = {}
         self._sample: list[tuple[int, str, dict[str, Any]]] = []
         self._wanted = examples
-        self.in_corpus: list[pa.Array] = []
+        self.ids: list[pa.Array] = []
+        """Of those that may have been kept for another document."""
+        self.gone: list[pa.Table] = []
+        """GONE, of those that a later stage removed."""
 
     def add(self, component: str, keys: np.ndarray, rows: pa.Table) -> None:
         """`rows`: file, position, language, text_bytes, and what an example shows; `keys` (uint64) order the examples."""
@@ -268,7 +292,7 @@ class _Side:
         first = np.argsort(keys, kind="stable")[: self._wanted]
         shown = rows.take(pa.array(first))
         ids = _printed(component, shown)
-        shown = shown.drop_columns(["file", "position"])
+        shown = _with_numbers(shown.drop_columns(["file", "position"]))
         found = [
             (int(key), one, {"id": one, "component": component, **example})
             for key, one, example in zip(keys[first], ids.to_pylist(), shown.to_pylist(), strict=True)
@@ -284,12 +308,25 @@ class _Side:
         return [example for *_, example in self._sample]
 
 
-def _evaluate(chunk: _Chunk, changes: list[Change], answer: WhatIf, sides: dict[str, _Side], seed: int) -> None:
+def _with_numbers(table: pa.Table) -> pa.Table:
+    """Ratios as the numbers that rules see."""
+    for at, column in enumerate(table.schema):
+        if pa.types.is_struct(column.type):
+            values = pa.array(signal_values(table[column.name]), pa.float64(), from_pandas=True)
+            table = table.set_column(at, column.name, values)
+    return table
+
+
+def _evaluate(chunk: _Chunk, verdicts: list[Verdicts], answer: WhatIf, sides: dict[str, _Side], seed: int, later: Later) -> None:
     signals = chunk.signals()
+    changes = [one.change for one in verdicts]
     before = np.array([decide([one.old], signals).first >= 0 for one in changes]).reshape(len(changes), signals.num_rows)
     after = np.array(
         [np.zeros(signals.num_rows, bool) if one.new is None else decide([one.new], signals).first >= 0 for one in changes]
     ).reshape(before.shape)
+    for one, fails, would_fail in zip(verdicts, before, after, strict=True):
+        one.failed += int(fails.sum())
+        one.would_fail += int(would_fail.sum())
     affected = np.flatnonzero((before != after).any(axis=0))
     if not affected.size:
         return
@@ -303,6 +340,8 @@ def _evaluate(chunk: _Chunk, changes: list[Change], answer: WhatIf, sides: dict[
     others = _on_record(chunk, gone, names, identity, before, was_removed, row_of)
     will_go = after.any(axis=0) | (was_removed & (others[row_of] > 0))
     answer.other_reason += int((was_removed & will_go).sum())
+    for one, fails, would_fail in zip(verdicts, before, after, strict=True):
+        one.fail_others += int((fails & ~would_fail & will_go).sum())
     kept = np.flatnonzero(was_removed & ~will_go)
     if kept.size:
         rows = gone.select(["rule", "failed_rules", "language"]).take(pa.array(row_of[kept]))
@@ -328,7 +367,21 @@ def _evaluate(chunk: _Chunk, changes: list[Change], answer: WhatIf, sides: dict[
         here = pc.is_null(rows["removed_by"])
         answer.in_corpus += pc.sum(here).as_py() or 0
         answer.in_corpus_tokens += pc.sum(rows["tokens"].filter(here)).as_py() or 0
-        side.in_corpus.append(_printed(chunk.component, moved.filter(here)))
+        side.ids.append(_printed(chunk.component, moved.filter(pc.invert(_is_in(rows["removed_by"], later.before)))))
+        caught = moved.filter(_is_in(rows["removed_by"], later.stages))
+        if caught.num_rows:
+            rows = chunk.read("removals", ["file", "position", *GONE.names])
+            where = _find(caught, rows)
+            if (where < 0).any():
+                stranger = _printed(chunk.component, caught)[int(np.flatnonzero(where < 0)[0])]
+                raise WhatIfError(
+                    f"{stranger} was removed by {chunk.paths['documents']}, but is not in {chunk.paths['removals']}"
+                )
+            side.gone.append(rows.select(GONE.names).take(pa.array(where)))
+
+
+def _is_in(stages: pa.ChunkedArray, wanted: frozenset[str]) -> pa.ChunkedArray:
+    return pc.is_in(stages, value_set=pa.array(sorted(wanted), pa.string()))
 
 
 def _on_record(
@@ -412,17 +465,19 @@ def _beside(identity: pa.Table, *tables: pa.Table) -> pa.Table:
     return identity
 
 
-def _beyond(logs: Logs, answer: WhatIf, removed: _Side) -> None:
+def _beyond(logs: Logs, answer: WhatIf, removed: _Side, later: Later) -> None:
     """What later stages might make of it."""
     content = logs.manifest.content
-    if removed.in_corpus:
-        ids = pa.concat_arrays(removed.in_corpus)
-        logs.connection.register("newly_removed_ids", pa.table({"id": ids}))
-        answer.freed_copies = int(
-            logs.sql("select count(*) as n from removals where kept_id in (select id from newly_removed_ids)")[0]["n"]
-        )
-        logs.connection.unregister("newly_removed_ids")
     passed_anew = sum(one.documents for one in answer.newly_kept)
+    if passed_anew or answer.newly_removed:
+        ids = pa.concat_arrays([pa.array([], pa.string()), *removed.ids])
+        gone = pa.concat_tables([GONE.empty_table(), *(one.cast(GONE) for one in removed.gone)])
+        answer.freed_copies, all_of_a_stage = freed(logs, later, ids, gone, bool(passed_anew))
+        if all_of_a_stage:
+            answer.notes.append(
+                "the bound has every removal of stages where one document more or less can change what becomes of any other: "
+                + ", ".join(dict.fromkeys(stage for _, stage in later.steps(bool(passed_anew))[1]))
+            )
     answer.most_kept = passed_anew + answer.freed_copies
     for component in dict.fromkeys(one.component for one in answer.newly_kept):
         blocks = {one.block for one in answer.changes if one.component == component}
@@ -439,8 +494,11 @@ def _beyond(logs: Logs, answer: WhatIf, removed: _Side) -> None:
         answer.expected_kept += share * sum(one.documents for one in mine)
         answer.expected_tokens += sum(one.text_bytes for one in mine) * tokens / size if size else 0.0
     answer.notes.append("newly kept and newly removed are exact for the filter block; later stages were not run")
-    if content.deduplication and answer.most_kept:
-        answer.notes.append("what passes anew can displace copies of itself that are in the corpus, which no log foresees")
+    if content.deduplication and passed_anew:
+        answer.notes.append(
+            "what passes anew can displace copies of itself that are in the corpus, which no log foresees; the bound takes it "
+            "that it crowds no bucket of near-duplicates, of which not all pairs are compared"
+        )
 
 
 def manifest_changes(manifest: Manifest) -> list[dict[str, Any]]:
