@@ -50,7 +50,8 @@ def serve(
         import uvicorn
 
         from stages.audit_browser.access import Access, host_names, is_loopback
-        from stages.audit_browser.application import Browser
+        from stages.audit_browser.application import application
+        from stages.audit_browser.browser import Browser
         from stages.audit_browser.questions import CorpusUnreadable, Questions
     except ModuleNotFoundError as error:
         if error.name and error.name.partition(".")[0] in ("uvicorn", "starlette", "jinja2", "markupsafe", "anyio"):
@@ -70,7 +71,7 @@ def serve(
     access = Access(trusts_own=here and not token, names=names)
     browser = Browser(questions, stored, access, sources_named(source), personal_data, reviewer or user_name())
     config = uvicorn.Config(
-        browser.application(),
+        application(browser),
         host=host,
         port=port,
         access_log=False,

@@ -17,6 +17,8 @@ from manifests.report.style import STYLE
 from manifests.terminal import visible
 
 _FOLDER = files("stages.audit_browser")
+ABSENT = "–"
+"""In a cell without a value. As a name, of a language or domain that is none, `NOTHING` stands."""
 STYLE_SHEET = "style.css"
 STATIC = {STYLE_SHEET: "text/css; charset=utf-8", "keys.js": "text/javascript; charset=utf-8"}
 
@@ -55,10 +57,11 @@ _environment = Environment(
 )
 _environment.filters |= {
     "cell": cell,
-    "count": lambda value: "" if value is None else f"{value:,}",
-    "figure": lambda value: "" if value is None else f"{value:.6g}",
+    "absent": lambda value: ABSENT if value is None else value,
+    "count": lambda value: ABSENT if value is None else f"{value:,}",
+    "figure": lambda value: ABSENT if value is None else f"{value:.6g}",
     "number": number,
-    "percent": lambda value: "–" if value is None else f"{100 * value:.1f} %",
+    "percent": lambda value: ABSENT if value is None else f"{100 * value:.1f} %",
     "markup": lambda element: Markup(markup(element)),
 }
 _environment.globals |= {"link": link, "share": share}

@@ -39,9 +39,11 @@ pytest.importorskip("starlette", reason="the browser's libraries are not install
 import uvicorn
 from starlette.testclient import TestClient
 
-from stages.audit_browser import application, commands
+from stages.audit_browser import browser as browser_module
+from stages.audit_browser import commands, documents
 from stages.audit_browser.access import HEADERS, POLICY, Access, is_loopback, own_connection
-from stages.audit_browser.application import Browser
+from stages.audit_browser.application import application
+from stages.audit_browser.browser import Browser
 from stages.audit_browser.pages import link
 from stages.audit_browser.questions import ClientGone, CorpusUnreadable, Questions, TooLong
 from stages.audit_browser.texts import PAGE_CHARACTERS, shown
@@ -70,7 +72,7 @@ def browser_of(corpus: Path, reviews: Path, **more: Any) -> Browser:
 
 
 def client_of(browser: Browser, base: str = HOME) -> TestClient:
-    return TestClient(browser.application(), base_url=base, follow_redirects=False)
+    return TestClient(application(browser), base_url=base, follow_redirects=False)
 
 
 @pytest.fixture(scope="module")
@@ -152,11 +154,52 @@ def test_every_page_has_a_title_landmarks_a_skip_link_and_labels(served: TestCli
                 assert one.get("scope") in ("col", "row"), path
 
 
-def test_the_overview_tells_every_rule_with_its_count(served: TestClient, manifest: Manifest) -> None:
-    read = page(served, "/")
-    for count in manifest.content.counts:
-        for rule in count.removed:
-            assert link("/rule", name=rule) in read.links()
+def cells(markup: str) -> list[list[str]]:
+    """The rows of every table of a page, cell by cell."""
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", markup, re.S)
+    return [[Read(one).text for one in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S)] for row in rows]
+
+
+def test_the_overview_tells_of_every_rule_what_it_removed_and_what_alone(
+    served: TestClient, gone: list[dict[str, Any]], manifest: Manifest
+) -> None:
+    answer = served.get("/")
+    told = {(row[0], row[1]): (row[2], row[4]) for row in cells(answer.text) if len(row) == 7 and row[0] != "rule"}
+    counted: dict[tuple[str, str], list[int]] = {}
+    for row in gone:
+        both = counted.setdefault((row["rule"], row["stage"]), [0, 0])
+        both[0] += 1
+        both[1] += len(row["failed_rules"] or [row["rule"]]) == 1
+    assert told == {key: (f"{removed:,}", f"{alone:,}") for key, (removed, alone) in counted.items()}
+    assert any(removed != alone for removed, alone in told.values())
+    for rule, _ in told:
+        assert link("/rule", name=rule) in Read(answer.text).links()
+    for component in manifest.content.components.values():
+        assert component.licence in Read(answer.text).text
+
+
+def test_of_many_removals_it_is_counted_on_request_who_removed_them_alone(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browser_module, "COUNTED_UNASKED", 3)
+    client = client_of(browser_of(finished, tmp_path / "r"))
+    assert "by it alone" not in page(client, "/").text and "/?alone=1#rules" in page(client, "/").links()
+    assert "by it alone" in page(client, "/?alone=1").text
+    assert "by it alone" in page(client, "/").text  # and is known from then on
+
+
+def test_a_rule_is_told_with_the_share_of_what_came_in_from_where(
+    served: TestClient, gone: list[dict[str, Any]], finished: Path
+) -> None:
+    said = page(served, link("/rule", name="minhash.near_duplicate")).text
+    mine = [row for row in gone if row["rule"] == "minhash.near_duplicate"]
+    assert f"It removed {len(mine)} documents; removed by it alone: {len(mine)}." in said
+    assert f"{len(mine)} documents to review" in said  # of so few, ± 5 points takes all
+    with Logs(*open_corpus(str(finished)), ["documents"]) as logs:
+        came = {row["language"]: row["n"] for row in logs.sql("select language, count(*) as n from documents group by 1")}
+    for language in {row["language"] for row in mine}:
+        removed = sum(row["language"] == language for row in mine)
+        assert f"({removed:,} of {came[language]:,})" in said
 
 
 def test_following_next_page_shows_every_removal_once(served: TestClient, gone: list[dict[str, Any]]) -> None:
@@ -193,7 +236,7 @@ def test_removals_are_found_by_rule_language_domain_and_value(served: TestClient
 def test_a_document_s_page_tells_its_life_with_the_evidence_marked(served: TestClient, gone: list[dict[str, Any]]) -> None:
     row = next(one for one in gone if one["rule"] == "c4.curly_brace")
     answer = served.get(link("/document", id=row["id"]))
-    assert '<mark class="evidence" title="curly brace">{</mark>' in answer.text
+    assert '<mark class="evidence" title="curly brace" id="m1">{</mark>' in answer.text
     said = Read(answer.text).text
     assert "Removed by c4.curly_brace" in said and "failed" in said
     loss = next(one for one in gone if one["stage"] == "read")
@@ -207,7 +250,7 @@ def test_copies_stand_side_by_side_with_what_differs_marked(served: TestClient, 
     row = next(one for one in gone if one["rule"] == "minhash.near_duplicate")
     read = page(served, link("/twins", id=row["id"]))
     assert [one["class"] for tag, one in read.tags if tag == "mark"].count("differs") > 1
-    assert [tag for tag, _ in read.tags].count("article") == 2
+    assert [one["data-label"] for tag, one in read.tags if tag == "td" and "data-label" in one][:2] == ["removed", "kept"]
     assert link("/document", id=row["kept_id"]) in read.links()
     assert "nor was it removed as a copy" in page(served, link("/twins", id="12e5"), 404).text
 
@@ -225,20 +268,40 @@ def test_a_url_with_several_captures_lists_them(copied: Path, tmp_path: Path) ->
 def test_what_if_says_what_is_exact_what_a_bound_and_what_an_estimate(served: TestClient, finished: Path) -> None:
     told = json.loads(CliRunner().invoke(program, ["audit", "whatif", str(finished), "c4.curly_brace=off", "--json"]).stdout)
     for path in (link("/whatif", change="c4.curly_brace=off"), "/whatif?bound%3Ac4.curly_brace=off&bound%3Agopher.min_words=50"):
-        said = page(served, path).text
+        said = Read(served.get(path, follow_redirects=True).text).text
         assert f"newly kept exact {told['exact']['newly_kept']['documents']} by their filter block" in said
         assert f"upper bound {told['upper_bound']['documents_that_come_in']}" in said
         assert f"estimate {told['estimate']['documents_that_come_in']:,.0f}" in said
         assert "gopher.min_words of" not in said  # as it is now: no change
+    with Logs(*open_corpus(str(finished)), ["removals"]) as logs:
+        alone = logs.sql("select count(*) as n from removals where failed_rules = ['c4.curly_brace']")[0]["n"]
+    assert told["exact"]["newly_kept"]["documents"] == alone > 0  # what failed nothing else passes the block
     assert "no rule is called 'x.y'" in page(served, link("/whatif", change="x.y=3")).text
     assert "is not a number" in page(served, link("/whatif", **{"bound:gopher.min_words": HOSTILE[0]})).text
+    assert "no rule is called x.y" in page(served, link("/whatif", **{"bound:x.y": "1"}), 400).text
+
+
+def test_what_if_keeps_in_its_address_only_what_was_changed(served: TestClient) -> None:
+    form = page(served, link("/whatif", rule="c4.curly_brace"))
+    fields = {str(one["name"]): one.get("value") or "" for tag, one in form.tags if one.get("name") and tag == "input"}
+    fields.pop("q")
+    assert sum(name.startswith("bound:") for name in fields) > 20
+    answer = served.get(link("/whatif", **{**fields, "bound:c4.curly_brace": "off"}))
+    assert answer.status_code == 303
+    assert answer.headers["location"] == link("/whatif", rule="c4.curly_brace", **{"bound:c4.curly_brace": "off"})
+    assert "not applied" in page(served, answer.headers["location"]).text
 
 
 def test_a_mark_that_lies_past_the_page_is_shown_first() -> None:
     text = "a" * 3 * PAGE_CHARACTERS
     marks = [{"start": 2 * PAGE_CHARACTERS, "end": 2 * PAGE_CHARACTERS + 5, "what": "here"}]
     found = shown(text, marks)
-    assert [piece.mark for piece in found.pieces] == [None, "here", None]
+    assert [(piece.mark, piece.folded) for piece in found.pieces] == [
+        (None, False),
+        ("here", False),
+        (None, False),
+        (None, True),
+    ]
     assert found.before is not None and found.after is not None
     assert sum(len(piece.text) for piece in found.pieces) == PAGE_CHARACTERS == found.end - found.start
     assert (
@@ -304,7 +367,8 @@ def test_a_review_is_stored_outside_and_gives_the_rule_a_rate(finished: Path, tm
         ("right", 3, "Ada"),
     ]
     said = page(client, link("/rule", name="minhash.near_duplicate")).text
-    assert "50.0 % 1 of 2 sampled" in said and "9.5 % to 90.5 %" in said
+    assert "50.0 % 1 of 2 sampled" in said and "16.7 % to 83.3 % of the 6 that it removed" in said
+    assert "4 more documents to review: 2 of 6 are decided" in said
     read = page(client, start)
     assert "Document 3 of 4" in read.text and "2 done by you" in read.text
     assert HOSTILE[0] in page(client, "/reviews").text
@@ -753,7 +817,7 @@ def test_a_page_that_fails_says_so_without_a_traceback(
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError("\x1b[31mat a place")
 
-    monkeypatch.setattr(application, "twins_of", broken)
+    monkeypatch.setattr(documents, "twins_of", broken)
     said = page(client_of(browser_of(finished, tmp_path / "r")), "/twins?id=a", 500).text
     assert "this page has failed: ZeroDivisionError" in said and "at a place" not in said
     assert "\x1b" not in capsys.readouterr().err
@@ -766,7 +830,7 @@ class Serving:
     """The application on a free port of this machine, in a thread."""
 
     def __init__(self, browser: Browser) -> None:
-        config = uvicorn.Config(browser.application(), host="127.0.0.1", port=0, log_level="error", lifespan="off", ws="none")
+        config = uvicorn.Config(application(browser), host="127.0.0.1", port=0, log_level="error", lifespan="off", ws="none")
         self._socket = config.bind_socket()
         self.home = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._server = uvicorn.Server(config)

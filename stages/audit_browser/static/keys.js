@@ -20,6 +20,17 @@
     return true;
   }
 
+  const places = Array.from(document.querySelectorAll("[data-place]"));
+  let seen = -1;
+  function place() {
+    if (!places.length) return false;
+    const at = places.indexOf(document.activeElement);
+    seen = ((at < 0 ? seen : at) + 1) % places.length;
+    places[seen].focus({ preventScroll: true });
+    places[seen].scrollIntoView({ block: "center" });
+    return true;
+  }
+
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || (off && off.checked)) return;
     const inside = event.target instanceof Element ? event.target.closest("input, select, textarea") : null;
@@ -34,6 +45,7 @@
     }
     const wanted = Array.from(document.querySelectorAll("[data-key]")).find((one) => one.dataset.key === event.key);
     if (wanted) { event.preventDefault(); wanted.click(); return; }
+    if (event.key === "m" && place()) { event.preventDefault(); return; }
     if ((event.key === "j" && step(1)) || (event.key === "k" && step(-1))) event.preventDefault();
   });
 

@@ -1,0 +1,132 @@
+"""One document with its life and its text, and copies side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from manifests.life import Life, documents_called, lives
+from manifests.logs import Logs
+from manifests.rules import SIGNS
+from stages.audit_browser.asked import BadQuestion, start_of, word
+from stages.audit_browser.browser import Browser, language_tag
+from stages.audit_browser.questions import Stop
+from stages.audit_browser.texts import shown, side_by_side
+from stages.audit_texts import compared, marked, twins_of
+
+TWINS_SHOWN = 5
+TWINS_LISTED = 50
+CAPTURES = 50
+
+
+async def document(browser: Browser, request: Request) -> Response:
+    asked = word(request.query_params, "id") or word(request.query_params, "q")
+    if not asked:
+        raise BadQuestion("which document? Give its id (component/file#position) or its URL")
+
+    def question(logs: Logs, stop: Stop) -> tuple[list[dict[str, Any]], Life | None, dict[str, Any] | None]:
+        called = documents_called(logs, asked, CAPTURES + 1)
+        if len(called) != 1:
+            return called, None, None
+        life = lives(logs, called[0]["id"], TWINS_LISTED + 1)[0]
+        row = life.removal or {"id": called[0]["id"]}
+        return called, life, marked(logs, [row], browser.sources, browser.personal_data)[0]
+
+    called, life, text = await browser.ask(request, question)
+    if not called:
+        raise BadQuestion(f"no document of this corpus has the id or URL {asked}", 404)
+    if life is None or text is None:
+        return browser.page(request, "documents.html", asked=asked, rows=called[:CAPTURES], more=len(called) > CAPTURES)
+    rule = life.removal["rule"] if life.removal else None
+    standing = browser.standing()
+    decided = _decided(life)
+    return browser.page(
+        request,
+        "document.html",
+        life=life,
+        twins_listed=TWINS_LISTED,
+        text=text,
+        shown=text_shown(text, request),
+        edits=_edits(life),
+        rules=[one for one in decided if one["value"] is not None or one["failed"]],
+        undefined=[one for one in decided if one["value"] is None and not one["failed"]],
+        other_signals=_other_signals(life),
+        reviews=[one for one in standing if one.id == life.document["id"] and one.rule == rule],
+        language=language_tag(life.document["language"]),
+        **browser.review_form(request, standing, life.document["id"], rule),
+    )
+
+
+async def twins(browser: Browser, request: Request) -> Response:
+    asked = word(request.query_params, "id")
+    if not asked:
+        raise BadQuestion("whose twins? /twins?id=…")
+
+    def question(logs: Logs, stop: Stop) -> tuple[list[dict[str, Any]], bool]:
+        pairs = twins_of(logs, asked, TWINS_SHOWN + 1)
+        return compared(logs, pairs[:TWINS_SHOWN], browser.sources, browser.personal_data), len(pairs) > TWINS_SHOWN
+
+    pairs, more = await browser.ask(request, question)
+    if not pairs:
+        raise BadQuestion(f"no document of this corpus was removed as a copy of {asked}, nor was it removed as a copy", 404)
+    rows = [
+        {
+            **pair,
+            "sides": [
+                {"name": name, "id": pair[key], **pair[name], "shown": text_shown(pair[name], request)}
+                for name, key in (("removed", "id"), ("kept", "kept_id"))
+            ],
+            "aligned": _aligned(pair, request),
+        }
+        for pair in pairs
+    ]
+    return browser.page(request, "twins.html", document=asked, pairs=rows, more=more, most=TWINS_SHOWN)
+
+
+def text_shown(text: Mapping[str, Any], request: Request) -> Any:
+    """The part of a text that a page shows; None where there is no text."""
+    return None if text["text"] is None else shown(text["text"], text["marks"], start_of(request.query_params))
+
+
+def _aligned(pair: Mapping[str, Any], request: Request) -> Any:
+    left, right = pair["removed"], pair["kept"]
+    if left["text"] is None or right["text"] is None:
+        return None
+    return side_by_side(left["text"], right["text"], left["marks"], right["marks"], start_of(request.query_params))
+
+
+def _edits(life: Life) -> list[dict[str, Any]]:
+    """One row each stage that changed the text: its edits share the bytes before and after."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in life.edits:
+        row = found.setdefault(
+            one["step"],
+            {"stage": one["stage"], "before": one["bytes_before"], "after": one["bytes_after"], "kinds": [], "details": []},
+        )
+        row["kinds"].append((one["rule"], one["count"]))
+        if one.get("detail"):  # logs of an earlier version have no such column
+            row["details"].append((one["rule"], one["detail"]))
+    return list(found.values())
+
+
+def _decided(life: Life) -> list[dict[str, Any]]:
+    failed = set((life.removal or {}).get("failed_rules") or [])
+    return [
+        {
+            "rule": one["rule"],
+            "value": one["value"],
+            "needed": f"{SIGNS['keep_if_' + one['keep_if']]} "
+            + (", ".join(map(str, one["bound"])) if isinstance(one["bound"], list | tuple) else f"{one['bound']:g}"),
+            "failed": one["rule"] in failed,
+        }
+        for one in life.rules
+    ]
+
+
+def _other_signals(life: Life) -> list[tuple[str, str, Any]]:
+    return [
+        (block, name, value) for block, measured in life.signals.items() for name, value in measured.items() if value is not None
+    ]
