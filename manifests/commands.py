@@ -349,15 +349,18 @@ def tell(life: Life, manifest: Manifest) -> None:
         others = [rule for rule in removal["failed_rules"] or [] if rule != removal["rule"]]
         row("also failed", ", ".join(others) or None)
         if removal["kept_id"]:
-            row("kept instead", removal["kept_id"], _jaccard(removal["kept_jaccard"]))
+            row(f"kept by {removal['stage']}", removal["kept_id"], _jaccard(removal["kept_jaccard"]))
             if removal["linked_id"] != removal["kept_id"]:
                 row("linked by", removal["linked_id"], _jaccard(removal["linked_jaccard"]))
             row("cluster", removal["cluster"], f"of {removal['cluster_size']} documents")
+            if life.stand_in and (life.stand_in["id"] != removal["kept_id"] or not life.stand_in["in_corpus"]):
+                row("today", life.stand_in["told"], _jaccard(life.stand_in["jaccard"]) if life.stand_in["in_corpus"] else None)
         if removal["benchmark"]:
             row("benchmark", removal["benchmark"], "item", removal["item"])
             row("evidence", removal["evidence"])
     for twin in life.twins[:10]:
-        row("removed for it", twin["id"], f"({twin['stage']})", _jaccard(twin["kept_jaccard"]))
+        through = None if twin["kept_id"] == document["id"] else f"through {twin['kept_id']}"
+        row("removed for it", twin["id"], f"({twin['stage']})", _jaccard(twin["kept_jaccard"]), through)
     console.print(table)
     if life.rules:
         failed = set((removal or {}).get("failed_rules") or [])

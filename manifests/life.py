@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from manifests.copies import copies_of, stand_ins
 from manifests.identity import DocumentId, url_key
 from manifests.logs import Logs, signal_blocks
 from manifests.rules import RATIO
@@ -22,7 +23,9 @@ class Life:
     signals: dict[str, dict[str, Any]]
     rules: list[dict[str, Any]]
     twins: list[dict[str, Any]] = field(default_factory=list)
-    """Documents that were removed because of this one."""
+    """Documents that were removed because of this one, directly or through others (`manifests.copies.copies_of`)."""
+    stand_in: dict[str, Any] | None = None
+    """Of a copy: what is in the corpus in its place today (`manifests.copies.StandIn`)."""
 
     def as_json(self) -> str:
         return json.dumps(self.__dict__, ensure_ascii=False, indent=1)
@@ -76,11 +79,10 @@ def _life(logs: Logs, document: dict[str, Any], most_twins: int | None) -> Life:
             measured = {name: _value(value) for name, value in row.items() if name not in ("id", "component", "file", "position")}
             signals[block] = measured
             rules += _rules(logs, document["component"], measured)
-    twins = logs.sql(
-        "select id, stage, linked_id, kept_jaccard from removals where kept_id = ? order by id limit ?",
-        [document["id"], most_twins],
-    )
-    return Life(document, removals[0] if removals else None, edits, signals, rules, twins)
+    twins = copies_of(logs, [document["id"]], most_twins)
+    removal = removals[0] if removals else None
+    stand_in = stand_ins(logs, [document["id"]]).get(document["id"]) if removal and removal["kept_id"] else None
+    return Life(document, removal, edits, signals, rules, twins, stand_in.as_json() if stand_in else None)
 
 
 def _rules(logs: Logs, component: str, measured: dict[str, Any]) -> list[dict[str, Any]]:

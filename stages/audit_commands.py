@@ -106,12 +106,17 @@ def twins(
         return
     for row in rows:
         jaccard = "" if row["kept_jaccard"] is None else f", Jaccard {row['kept_jaccard']:.4f}"
-        typer.echo(visible(f"{row['stage']}: {row['id']} was removed, {row['kept_id']} stayed{jaccard}"))
+        typer.echo(visible(f"{row['stage']}: {row['id']} was removed, {row['kept_id']} {stayed(row)}{jaccard}"))
         if row["linked_id"] != row["kept_id"]:
             typer.echo(visible(f"it joined the cluster through {row['linked_id']} (Jaccard {row['linked_jaccard']:.4f})"))
         for name in ("removed", "kept"):
             typer.echo(f"\n{name}:")
             _show({"id": row["id" if name == "removed" else "kept_id"], **row[name]}, characters)
+
+
+def stayed(pair: dict[str, Any]) -> str:
+    """What became of the kept one of a pair."""
+    return "stayed" if pair["kept_removed_by"] is None else f"was kept then, and removed later by {pair['kept_removed_by']}"
 
 
 def _row(logs: Logs, document: str) -> dict[str, Any]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from manifests.copies import copies_of, stand_ins
+
 if TYPE_CHECKING:
     from manifests.logs import Logs
     from stages.offending import Place
@@ -21,12 +25,19 @@ def sampled(logs: Logs, rule: str, n: int, seed: int) -> list[dict[str, Any]]:
 
 
 def twins_of(logs: Logs, document: str, most: int | None = None) -> list[dict[str, Any]]:
-    """The pairs of a removed copy and the document that stayed, of which `document` is one, in id order; `most` of them."""
-    return logs.sql(
-        "select id, kept_id, linked_id, kept_jaccard, linked_jaccard, stage, cluster, cluster_size from removals "
-        "where kept_id is not null and (id = $1 or kept_id = $1) order by component, file, position limit $2",
-        [document, most],
+    """The pairs of a removed copy and the document that its stage kept, of which `document` is one, or which lead from it to what
+    stands in for it today, or from a copy to it; those of its own removal first. kept_removed_by: what removed the kept one
+    later, None where it is in the corpus. `most` of them."""
+    up = [step.id for one in stand_ins(logs, [document]).values() for step in one.steps]
+    ids = [*up, *(row["id"] for row in copies_of(logs, [document], most))][:most]
+    logs.connection.register("asked_pairs", pa.table({"id": pa.array(ids, pa.string()), "number": range(len(ids))}))
+    rows = logs.sql(
+        "select removals.id, removals.kept_id, linked_id, kept_jaccard, linked_jaccard, removals.stage, cluster, cluster_size, "
+        "kept.removed_by as kept_removed_by from removals join asked_pairs on removals.id = asked_pairs.id "
+        "left join documents kept on kept.id = removals.kept_id order by asked_pairs.number"
     )
+    logs.connection.unregister("asked_pairs")
+    return rows
 
 
 def compared(

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from manifests.copies import EXACT, copies_of, stand_ins
 from manifests.domains import domain_of, host_of, parents_of
 from manifests.dropping import ALONE
 from manifests.identity import url_key
@@ -49,8 +50,9 @@ class Affected:
     """taken: rows of the document log that are in the corpus and go, with `rule` (which word of the selection took it) and
     `linked_id` (for a near-duplicate, the selected document). removed_before: stage → selected documents that an earlier stage
     removed: of them no token is in a shard. unknown: ids and URLs of which the corpus knows nothing. survivors: documents that
-    are kept and not selected though they resemble a selected one: id, of (the selected one), how, jaccard. orphans: documents
-    elsewhere that were removed only because a copy of them stayed which now goes; they do not come back."""
+    are kept and not selected though they resemble a selected one: id, of (the selected one), how, jaccard (None where it is not
+    known of these two), through (documents between the two, which were removed as copies in turn). orphans: documents elsewhere
+    that were removed only because a copy of them stayed which now goes, or one that stood in for it; they do not come back."""
 
     selection: Selection
     taken: list[dict[str, Any]] = field(default_factory=list)
@@ -98,8 +100,7 @@ def affected(logs: Logs, selection: Selection, near_duplicates: NearDuplicates =
     found = Affected(selection)
     selected = _selected(logs, selection, found)
     logs.connection.register("selected_documents", _ids_table(selected))
-    survivors = logs.sql(SURVIVORS)
-    found.survivors = _each_once(survivors)
+    found.survivors = _survivors(logs)
     linked: dict[str, str | None] = dict.fromkeys(selected)
     if near_duplicates == "remove":
         copies = [one for one in found.survivors if one["how"] != SIMILAR]
@@ -116,11 +117,8 @@ def affected(logs: Logs, selection: Selection, near_duplicates: NearDuplicates =
             found.removed_before[row["removed_by"]] = found.removed_before.get(row["removed_by"], 0) + 1
         else:
             found.taken.append({**row, "rule": selected[row["id"]], "linked_id": linked.get(row["id"])})
-    logs.connection.register("taken_documents", _ids_table({row["id"]: "" for row in found.taken}))
-    found.orphans = logs.sql(
-        "select id, component, stage, kept_id, kept_jaccard from removals where kept_id in (select id from taken_documents) "
-        "and id not in (select id from selected_documents) order by component, file, position"
-    )
+    taken = [row["id"] for row in found.taken]
+    found.orphans = [row for row in copies_of(logs, taken) if row["id"] not in selected]
     if found.taken:
         content = logs.manifest.content
         found.saw_it = [one.stage for one in content.stages if one.stage not in ALONE and one.stage != TAKEDOWN]
@@ -173,24 +171,53 @@ def take_down(
 
 
 SIMILAR = "in one cluster of the split"
+RESEMBLING = f"""
+with mine as (select * from removals where id in (select id from selected_documents))
+select kept_id as other, id as "of", 'kept instead of it' as how, kept_jaccard as jaccard, 1 as strength
+from mine where kept_id is not null
+union all select linked_id, id, 'joined it to its cluster', linked_jaccard, 2 from mine where linked_id is not null
+union all
+select removals.kept_id, mine.id, 'in one cluster of ' || mine.stage, null, 3
+from removals join mine on removals.cluster = mine.cluster and removals.stage = mine.stage
+union all
+select documents.id, chosen.id, '{SIMILAR}', null, 4
+from documents join documents chosen on documents.split_cluster = chosen.split_cluster
+where chosen.id in (select id from selected_documents)
+"""
+"""Documents that resemble a selected one by the evidence of one row. Any of them may have been removed since."""
 SURVIVORS = f"""
-with mine as (select * from removals where id in (select id from selected_documents)),
-pairs as (
-    select kept_id as other, id as "of", 'kept instead of it' as how, kept_jaccard as jaccard, 1 as strength from mine
-    union all select linked_id, id, 'joined it to its cluster', linked_jaccard, 2 from mine
-    union all
-    select removals.kept_id, mine.id, 'in one cluster of ' || mine.stage, null, 3
-    from removals join mine on removals.cluster = mine.cluster and removals.stage = mine.stage
-    union all
-    select documents.id, chosen.id, '{SIMILAR}', null, 4
-    from documents join documents chosen on documents.split_cluster = chosen.split_cluster
-    where chosen.id in (select id from selected_documents)
-)
-select documents.id, pairs."of", pairs.how, pairs.jaccard, documents.url, documents.tokens
-from pairs join documents on documents.id = pairs.other
-where documents.removed_by is null and pairs.other not in (select id from selected_documents)
+select documents.id, pairs."of",
+    pairs.how || case when stands.id is null then '' else ', through ' || array_to_string(stands.through, ', ') end as how,
+    case when stands.id is null then pairs.jaccard
+         when pairs.jaccard = {EXACT} then stands.jaccard when stands.jaccard = {EXACT} then pairs.jaccard end as jaccard,
+    documents.url, documents.tokens, coalesce(stands.through, []) as through
+from resembling_documents pairs left join stand_ins stands on stands.other = pairs.other
+join documents on documents.id = coalesce(stands.id, pairs.other)
+where documents.removed_by is null and documents.id not in (select id from selected_documents)
 order by component, file, position, strength, jaccard desc nulls last, "of"
 """
+
+
+def _survivors(logs: Logs) -> list[dict[str, Any]]:
+    """Documents of the corpus that resemble a selected one, or stand in for one that did and was removed as a copy itself; of
+    each the strongest evidence."""
+    logs.connection.execute(f"create or replace temp table resembling_documents as {RESEMBLING}")
+    others = logs.sql(
+        "select distinct other from resembling_documents join removals on removals.id = other where removals.kept_id is not null"
+    )
+    found = stand_ins(logs, [row["other"] for row in others])
+    rows = [
+        {"other": other, "id": one.id, "through": [step.id for step in one.steps], "jaccard": one.jaccard}
+        for other, one in found.items()
+        if one.in_corpus
+    ]
+    logs.connection.register("stand_ins", pa.Table.from_pylist(rows, STAND_INS))
+    return _each_once(logs.sql(SURVIVORS))
+
+
+STAND_INS = pa.schema(
+    [("other", pa.string()), ("id", pa.string()), ("through", pa.list_(pa.string())), ("jaccard", pa.float64())]
+)
 
 
 def _each_once(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
