@@ -145,6 +145,12 @@ def train(
     ] = Clock.warm,
     sequence_length: SequenceLength = None,
     batch_tokens: BatchTokens = None,
+    batch_ramp: Annotated[
+        str | None,
+        _option(
+            DATA, "Batches that grow: 0:65536,0.1:131072 has 131,072 tokens a step when a tenth of --tokens or --steps is spent."
+        ),
+    ] = None,
     micro_batch: MicroBatch = None,
     packing: Annotated[
         HowPacked,
@@ -216,7 +222,7 @@ def train(
     """
     options = dict(locals())
     resume, from_step = options.pop("resume"), options.pop("from_step")
-    options["skip_steps"] = _ranges(skip_steps)
+    options["skip_steps"], options["batch_ramp"] = _ranges(skip_steps), _ramp(batch_ramp)
     config = _configuration(options, model, mixture, options.pop("mixture_recipe"))
     need_torch()
     from trainer.loop import train as run
@@ -439,6 +445,18 @@ def _ranges(given: list[str] | None) -> list[tuple[int, int]]:
             found.append((int(first), int(last if dash else first)))
         except ValueError:
             end(BAD_USAGE, f"--skip-steps {text!r}: expected a step or a range of steps, such as 120-135")
+    return found
+
+
+def _ramp(text: str | None) -> list[tuple[float, int]]:
+    """`0:65536,0.1:131072` as (share, tokens)."""
+    found = []
+    for part in text.split(",") if text is not None else []:
+        share, _, tokens = part.partition(":")
+        try:
+            found.append((float(share), int(tokens)))
+        except ValueError:
+            end(BAD_USAGE, f"--batch-ramp {text!r}: expected shares and tokens a step, such as 0:65536,0.1:131072")
     return found
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -42,7 +45,8 @@ class TrainConfig(BaseModel):
     budget in tokens or steps. `mixture` is a short way to give a single phase.
 
     The budget is one of `seconds` (on the clock), `tokens` (targets) or `steps`. `batch_tokens` are the slots of a step over
-    all ranks, `micro_batch` the rows that one rank computes at a time. `warmup`, `cooldown` and `final_rate` are shares: of the
+    all ranks, or `batch_ramp` are: (share of the budget, slots of a step from there on), a budget in tokens or steps.
+    `micro_batch` are the rows that one rank computes at a time. `warmup`, `cooldown` and `final_rate` are shares: of the
     budget in which the rate rises, of that in which it falls under `wsd`, and of the peak rate. `learning_rate` is that of
     matrices under Muon, and all others keep their proportion to it. `skip_steps` are ranges of steps, both ends
     included, whose rows are passed over without an update.
@@ -59,6 +63,7 @@ class TrainConfig(BaseModel):
     steps: int | None = Field(default=None, ge=1)
     sequence_length: int | None = Field(default=None, ge=2)
     batch_tokens: int | None = Field(default=None, ge=2)
+    batch_ramp: tuple[tuple[float, int], ...] = ()
     micro_batch: int | None = Field(default=None, ge=1)
     phases: tuple[MixturePhase, ...] = (MixturePhase(),)
     max_epochs: float | None = Field(default=None, gt=0, allow_inf_nan=False)
@@ -123,12 +128,29 @@ class TrainConfig(BaseModel):
         for derived in ("vocabulary",):
             if derived in self.model:
                 raise ValueError(f"model option {derived!r} comes from the corpus")
-        if self.rows_a_step * self.row_tokens != self.batch_tokens_a_step:
-            near = max(1, round(self.batch_tokens_a_step / self.row_tokens)) * self.row_tokens
+        for batch in self.batches:
+            if batch % self.row_tokens:
+                near = max(1, round(batch / self.row_tokens)) * self.row_tokens
+                raise ValueError(
+                    f"{self._batch_option} {batch} is not a multiple of sequence_length {self.row_tokens}; the nearest is {near}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _ramp_rises(self) -> TrainConfig:
+        if not self.batch_ramp:
+            return self
+        shares, batches = zip(*self.batch_ramp, strict=True)
+        if self.batch_tokens is not None:
+            raise ValueError("batch_ramp says what every batch is: leave batch_tokens out")
+        if self.steps is None and self.tokens is None:
             raise ValueError(
-                f"batch_tokens {self.batch_tokens_a_step} is not a multiple of sequence_length {self.row_tokens}; "
-                f"the nearest is {near}"
+                "batch_ramp goes by shares of --tokens or --steps: by the clock, the same recipe would give other batches"
             )
+        if shares[0] != 0 or not all(a < b < 1 for a, b in pairwise(shares)):
+            raise ValueError(f"the shares of batch_ramp begin with 0, rise, and stay below 1; given: {_listed(shares)}")
+        if batches[0] < 1 or not all(a < b for a, b in pairwise(batches)):
+            raise ValueError(f"the batches of batch_ramp grow; given: {_listed(batches)}")
         return self
 
     @model_validator(mode="after")
@@ -177,12 +199,28 @@ class TrainConfig(BaseModel):
         return self.sequence_length or PRESETS[self.preset].sequence_length
 
     @property
+    def batches(self) -> tuple[int, ...]:
+        """Slots of a step over all ranks, in turn."""
+        return tuple(b for _, b in self.batch_ramp) or (self.batch_tokens or PRESETS[self.preset].batch_tokens,)
+
+    @property
     def batch_tokens_a_step(self) -> int:
-        return self.batch_tokens or PRESETS[self.preset].batch_tokens
+        """Slots of a step; with a ramp, of its last batch."""
+        return self.batches[-1]
 
     @property
     def rows_a_step(self) -> int:
         return self.batch_tokens_a_step // self.row_tokens
+
+    @property
+    def ramp_rows(self) -> list[tuple[float, int]]:
+        """(share of the budget, rows of a step from there on), the first from 0; one alone without a ramp."""
+        shares = [share for share, _ in self.batch_ramp] or [0.0]
+        return [(share, batch // self.row_tokens) for share, batch in zip(shares, self.batches, strict=True)]
+
+    @property
+    def _batch_option(self) -> str:
+        return "batch_ramp" if self.batch_ramp else "batch_tokens"
 
     def said(self, name: str) -> Any:
         """An option that the preset decides unless it is given: one of BY_PRESET."""
@@ -211,37 +249,41 @@ class TrainConfig(BaseModel):
         return found.model_copy(update={"window": max(1, self.row_tokens // 2)})
 
     def micro_batches(self, world: int) -> tuple[int, int]:
-        """(rows in a micro-batch, micro-batches) of each rank in a step; ConfigurationError when rows cannot be shared out."""
-        if self.rows_a_step % world:
-            per_rank = self.row_tokens * world
-            near = max(1, round(self.batch_tokens_a_step / per_rank)) * per_rank
-            raise ConfigurationError(
-                f"batch_tokens {self.batch_tokens_a_step} is {self.rows_a_step} rows of {self.row_tokens}, which {world} "
-                f"ranks cannot share equally; --batch-tokens {near} would do"
-            )
-        rows = self.rows_a_step // world
+        """(rows in a micro-batch, micro-batches) of each rank in a step; ConfigurationError when rows cannot be shared out.
+        With a ramp, micro-batches have the same number of rows throughout, and the last batch has so many of them."""
+        for (_, rows), batch in zip(self.ramp_rows, self.batches, strict=True):
+            if rows % world:
+                per_rank = self.row_tokens * world
+                near = max(1, round(batch / per_rank)) * per_rank
+                would = f"{near} there" if self.batch_ramp else f"--batch-tokens {near}"
+                raise ConfigurationError(
+                    f"{self._batch_option} {batch} is {rows} rows of {self.row_tokens}, which {world} "
+                    f"ranks cannot share equally; {would} would do"
+                )
+        of_a_rank = [rows // world for _, rows in self.ramp_rows]
+        rows = math.gcd(*of_a_rank)
+        told = f"{rows} rows of a rank" if len(of_a_rank) == 1 else f"{_listed(of_a_rank)} rows of a rank"
         if self.micro_batch is None:
             limit = min(rows, PRESETS[self.preset].micro_batch)
             micro = next(size for size in range(limit, 0, -1) if rows % size == 0)
         elif rows % self.micro_batch:
             fitting = ", ".join(str(size) for size in range(1, rows + 1) if rows % size == 0)
-            raise ConfigurationError(
-                f"micro_batch {self.micro_batch} does not divide the {rows} rows of a rank; these do: {fitting}"
-            )
+            raise ConfigurationError(f"micro_batch {self.micro_batch} does not divide the {told}; these do: {fitting}")
         else:
             micro = self.micro_batch
-        if self.noise_scale and rows // micro < 2:
-            fewer = next((size for size in range(rows // 2, 0, -1) if rows % size == 0), None)
-            would = "a larger --batch-tokens" if fewer is None else f"--micro-batch {fewer}"
+        least = of_a_rank[0]
+        if self.noise_scale and least // micro < 2:
+            fewer = next((size for size in range(least // 2, 0, -1) if rows % size == 0), None)
+            would = f"a larger {self._batch_option}" if fewer is None else f"--micro-batch {fewer}"
             raise ConfigurationError(
                 f"noise_scale compares the first micro-batch of a step with all of it, and a rank has only one; {would} would do"
             )
-        return micro, rows // micro
+        return micro, of_a_rank[-1] // micro
 
     def differences(self, other: dict[str, Any]) -> list[str]:
         """Options that decide the result and differ from a saved configuration, as `name: there -> here`."""
         mine, other = (_said(of, self.preset) for of in (json.loads(self.model_dump_json()), _with_phases(other)))
-        decisive = {"tokens", "steps"} if any(phase.share is not None for phase in self.phases) else set()
+        decisive = {"tokens", "steps"} if self.batch_ramp or any(phase.share is not None for phase in self.phases) else set()
         return [
             f"{name}: {other.get(name)!r} -> {mine[name]!r}"
             for name in sorted(mine)
@@ -255,7 +297,7 @@ MAY_CHANGE = {
     "log_every", "evaluate", "tensorboard", "wandb", "cache",
 }  # fmt: skip
 """Options that a resumed run may be given anew: where, how long and how fast, not what is computed. (The corpus itself is
-compared by digest, wherever it lies. Where phases are shares of the budget, it decides what is computed.)"""
+compared by digest, wherever it lies. Where phases or batches go by shares of the budget, it decides what is computed.)"""
 
 
 BY_PRESET = ("optimiser", "schedule", "warmup", "cooldown", "final_rate", "weight_decay", "clip")
@@ -277,7 +319,11 @@ def _said(given: dict[str, Any], preset: str) -> dict[str, Any]:
     versions saved them."""
     phases = [{name: value for name, value in phase.items() if value is not None} for phase in given["phases"]]
     open_ones = {name: getattr(PRESETS[preset], name) for name in BY_PRESET if given.get(name) is None}
-    return {"packing": "best-fit", **given, **open_ones, "phases": phases}
+    return {"packing": "best-fit", "batch_ramp": [], **given, **open_ones, "phases": phases}
+
+
+def _listed(numbers: Iterable[float]) -> str:
+    return ", ".join(f"{number:g}" if isinstance(number, float) else str(number) for number in numbers)
 
 
 def _readable(error: ValidationError) -> str:

@@ -34,6 +34,7 @@ from trainer.loop import OWN_TO_A_RANK, Run, code_sha256, train
 from trainer.metrics import DivergedError, Metrics, Readings
 from trainer.model import GPT, row_masks
 from trainer.optimisation import set_rate
+from trainer.prefetch import MicroBatch
 from trainer.presets import Architecture
 from trainer.progress import RunProgress
 from trainer.ranks import Ranks
@@ -152,7 +153,7 @@ class Proxy(Run):
         super()._warm_up()
         self._begin()
 
-    def _update(self, micro_batches: list[tuple[Tensor, Tensor, Tensor, Tensor]], count: int, rate: float) -> Tensor:
+    def _update(self, micro_batches: list[MicroBatch], count: int, rate: float) -> Tensor:
         """One step: excess of the whole batch, new weights, and then an update of the proxy with these."""
         set_rate(self.optimiser, rate)
         at_once = len(micro_batches) == 1  # several are computed twice, since their weights are known after the last
@@ -188,7 +189,7 @@ class Proxy(Run):
         self.optimiser.zero_grad(set_to_none=True)
         return torch.cat((torch.stack((norm.detach(), self.clipped)), nats_by_component))
 
-    def _nats(self, model: nn.Module, micro_batch: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
+    def _nats(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
         tokens, targets, segments, _ = micro_batch
         architecture = self.reference_architecture if model is self.reference else self.architecture
         mask = row_masks(architecture, segments, self.config.attention == "masked")

@@ -30,13 +30,15 @@ class Ledger:
         os.replace(temporary, self.path)
         self._file = open(self.path, "a")  # noqa: SIM115 - open as long as the run is
         self._open: list[dict[str, int | bool]] = []
-        """What was not committed yet: lines of steps that were all trained on, or all skipped, in turn."""
+        """What was not committed yet: lines of steps of the same number of rows, all trained on or all skipped, in turn."""
+        self._rows = 0
 
     def consumed(self, step: int, first: int, end: int, skipped: bool = False) -> None:
         """Step `step` (from 1) consumed positions `first` to `end`, `end` excluded, or passed over them where it was skipped."""
-        if self._open and self._open[-1].get("skipped", False) == skipped:
+        if self._open and self._open[-1].get("skipped", False) == skipped and self._rows == end - first:
             self._open[-1].update(last_step=step, end_position=end)
             return
+        self._rows = end - first
         line: dict[str, int | bool] = {"first_step": step, "last_step": step, "first_position": first, "end_position": end}
         self._open.append({**line, "skipped": True} if skipped else line)
 

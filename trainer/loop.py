@@ -19,7 +19,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,14 +42,15 @@ from trainer.model import row_masks
 from trainer.optimisation import WarmupCosine, WarmupStableDecay, build_optimiser, set_decay, set_rate
 from trainer.parallel import Layout, Spread, local
 from trainer.picture import draw
+from trainer.prefetch import MicroBatch, Prefetcher, Transfer
 from trainer.progress import RunProgress
 from trainer.ranks import Ranks, RanksError, is_lost_rank
 from trainer.scoring import model_logits
+from trainer.steps import Steps, unit
 from trainer.trackers import Trackers
 from trainer.trackers import check as check_trackers
 
 WARM_STEPS = 2
-PREFETCHED = 2
 OWN_TO_A_RANK = ("manifest", "out", "cache")
 """Options that ranks may have of their own: where things lie. What lies there is compared."""
 MANY_EPOCHS = 4.0
@@ -126,6 +126,7 @@ class Run:
             for name in held_out if ranks.local_rank == 0 else []:
                 self.corpus.component(name, "validation")
         self.loader = self._open_loader()
+        self.steps = Steps.of(config, self.loader)
         self.keys = self.loader.mean_visible_keys if config.attention == "masked" else (config.row_tokens + 1) / 2
         self.architecture = config.architecture(self.corpus.tokenizer.vocabulary)
         self.near_keys = self._near_keys()
@@ -236,7 +237,7 @@ class Run:
             Phase({name: one for name, one in of.mixture.items() if one != 0} if of.mixture else None, of.rows, of.share)
             for of in self.config.phases
         ]
-        rows = None if self.config.steps is None else self.config.steps * self.config.rows_a_step
+        rows = None if self.config.steps is None else Steps.of(self.config).position(self.config.steps + 1)
         budget = Budget(rows, self.config.tokens)
         return Loader(components, self.config.row_tokens, self.config.seed, phases, budget=budget, packing=self.config.packing)
 
@@ -268,6 +269,11 @@ class Run:
                 f"{found}: trained on other shards (manifest {state.manifest_digest[:12]}…, now "
                 f"{self.corpus.manifest.digest[:12]}…), so position {state.position:,} means other rows"
             )
+        if state.position != (here := self.steps.position(state.step + 1)):
+            raise checkpoint.CheckpointError(
+                f"{found}: after step {state.step} it stood at position {state.position:,}, and these options would at {here:,}: "
+                "steps have other rows now"
+            )
 
     def _refuse_other_ranks(self) -> None:
         """Ranks that begin at different steps, or with other rows or options, would train on without a sign of it."""
@@ -293,12 +299,12 @@ class Run:
         config = self.config
         if config.max_epochs is None:
             return None
-        rows, self.guilty = self.loader.fitting(config.max_epochs, config.rows_a_step)
-        steps = rows // config.rows_a_step
+        self.fitting_rows, self.guilty = self.loader.fitting(config.max_epochs, unit(config))
+        steps = self.steps.within(self.fitting_rows)
         if config.steps is not None:
             enough = steps >= config.steps
         elif config.tokens is not None:
-            enough = self.tokens >= config.tokens or self.loader.targets(rows) >= config.tokens
+            enough = self.tokens >= config.tokens or self.loader.targets(self.steps.position(steps + 1)) >= config.tokens
         else:
             enough = steps > 0
         if not enough:
@@ -306,10 +312,19 @@ class Run:
         return steps
 
     def _too_many_epochs(self, steps: int) -> str:
+        """With a ramp, what fits depends on the budget, of which all batches are shares: a run of so many tokens ends in the step
+        in which it reaches them."""
+        config, rows = self.config, self.fitting_rows
+        if not config.batch_ramp:
+            tokens = self.loader.targets(self.steps.position(steps + 1))
+            fits = f"at most {tokens:,} tokens fit, which is {steps:,} steps of {config.rows_a_step} rows"
+        elif config.steps is not None:
+            fits = f"at most {Steps.that_fit(config, rows):,} steps of this ramp fit"
+        else:
+            fits = f"{self.loader.targets(max(0, rows - self.steps.most_rows)):,} tokens fit"
         return (
-            f"component {self.guilty!r} would be gone through more often than --max-epochs {self.config.max_epochs:g}: at most "
-            f"{self.loader.targets(steps * self.config.rows_a_step):,} tokens fit, which is {steps:,} steps of "
-            f"{self.config.rows_a_step} rows; use a smaller budget, a smaller weight for it, or more data"
+            f"component {self.guilty!r} would be gone through more often than --max-epochs {config.max_epochs:g}: {fits}; use a "
+            "smaller budget, a smaller weight for it, or more data"
         )
 
     def _announce(self) -> None:
@@ -333,10 +348,13 @@ class Run:
             once = config.accumulate == "whole" and self.micro_count > 1
             often = "once a step" if once else "block by block in every micro-batch"
             say(f"parameters are gathered and gradients reduced {often}")
-        say(
-            f"batch: {config.batch_tokens_a_step:,} tokens = {self.ranks.world} ranks x {self.micro_count} micro-batches x "
-            f"{self.micro_rows} rows x {config.row_tokens}"
-        )
+        for stretch in self.steps.stretches:
+            each = stretch.rows // self.ranks.world // self.micro_rows
+            say(
+                (f"from step {stretch.first_step:,} on, " if config.batch_ramp else "")
+                + f"batch: {stretch.rows * config.row_tokens:,} tokens = {self.ranks.world} ranks x {each} micro-batches x "
+                f"{self.micro_rows} rows x {config.row_tokens}"
+            )
         for component, plan in zip(self.loader.components, self.loader.plans, strict=True):
             say(
                 f"component {component.name}: {len(component.lengths):,} documents, {plan.pairs_total:,} tokens = "
@@ -344,7 +362,7 @@ class Run:
                 f"{plan.padding:,} padding ({plan.padding / (plan.rows * plan.sequence_length):.3%})"
             )
         if config.steps is not None:
-            for name, epochs in self.loader.epochs(config.steps * config.rows_a_step).items():
+            for name, epochs in self.loader.epochs(self.steps.position(config.steps + 1)).items():
                 if epochs > MANY_EPOCHS:
                     say(f"component {name} will be repeated: {epochs:.1f} epochs")
 
@@ -378,9 +396,10 @@ class Run:
         states = {owner: dict(state) for owner, state in self.optimiser.state.items()}
         kept = {owner: {key: local(value).clone() for key, value in state.items()} for owner, state in states.items()}
         random = torch.get_rng_state()
+        with self._prefetcher() as prefetched:
+            micro_batches = prefetched.to_device(prefetched.get(self.step + 1))
         for _ in range(WARM_STEPS if self.compiled or self.device.type == "cuda" else 1):
-            rows = self._rank_positions(self.position)
-            self._update([self._to_device(micro) for micro in self._micro_batches(rows)], 1, 0.0)
+            self._update(micro_batches, 1, 0.0)
         self._synchronise()
         with torch.no_grad():
             for parameter, value in zip(self.model.parameters(), weights, strict=True):
@@ -406,7 +425,7 @@ class Run:
         self._origin = time.perf_counter() - self.spent_seconds
         self._last_look = time.perf_counter()
         readings.mark()
-        with _Prefetcher(self._rank_micro_batches, self.position, config.rows_a_step) as prefetched:
+        with self._prefetcher() as prefetched:
             while True:
                 spent, stop = self._agree()
                 if stop:
@@ -416,19 +435,19 @@ class Run:
                 if self.last_step is not None and self.step >= self.last_step:
                     self.exhausted = self._too_many_epochs(self.last_step)
                     break
+                first, end = self.position, self.steps.position(self.step + 2)
                 if self.step + 1 in self.skipped:
-                    first, self.step, self.position = self.position, self.step + 1, self.position + config.rows_a_step
+                    self.step, self.position = self.step + 1, end
                     if ledger:
-                        ledger.consumed(self.step, first, self.position, skipped=True)
+                        ledger.consumed(self.step, first, end, skipped=True)
                     continue
                 rate = self.schedule.rate(spent)
                 set_decay(self.optimiser, spent)
                 waited = time.perf_counter()
-                micro_batches = prefetched.get(self.position)
+                built = prefetched.get(self.step + 1)
                 waited = time.perf_counter() - waited
-                first, end = self.position, self.position + config.rows_a_step
                 counts = self._count_targets(first, end)
-                values = self._update([self._to_device(micro) for micro in micro_batches], int(counts.sum()), rate)
+                values = self._update(prefetched.to_device(built), int(counts.sum()), rate)
                 self.step, self.position, self.tokens = self.step + 1, end, self.tokens + int(counts.sum())
                 readings.put(
                     {
@@ -452,7 +471,7 @@ class Run:
             metrics.close()
             ledger.close()
 
-    def _update(self, micro_batches: list[tuple[Tensor, Tensor, Tensor, Tensor]], count: int, rate: float) -> Tensor:
+    def _update(self, micro_batches: list[MicroBatch], count: int, rate: float) -> Tensor:
         """One optimiser step. Returns, on the device, [gradient norm, steps clipped so far, nats of each component], and with
         --noise-scale the squared norm of the first micro-batch's gradient."""
         set_rate(self.optimiser, rate)
@@ -563,24 +582,15 @@ class Run:
 
     # batches
 
-    def _rank_positions(self, position: int) -> np.ndarray:
-        rows = self.micro_rows * self.micro_count
-        first = position + self.ranks.rank * rows
-        return np.arange(first, first + rows)
+    def _prefetcher(self) -> Prefetcher:
+        rows, length = self.micro_rows * self.micro_count, self.config.row_tokens
+        return Prefetcher(self._rank_batch, Transfer(self.device), rows, length, self.micro_rows)
 
-    def _rank_micro_batches(self, position: int) -> list[tuple[Tensor, ...]]:
-        return self._micro_batches(self._rank_positions(position))
-
-    def _micro_batches(self, positions: np.ndarray) -> list[tuple[Tensor, ...]]:
-        batch = self.loader.batch(positions)
-        fields = [torch.from_numpy(array) for array in _arrays(batch)]
-        if self.device.type == "cuda":
-            fields = [field.pin_memory() for field in fields]
-        return list(zip(*(torch.split(field, self.micro_rows) for field in fields), strict=True))
-
-    def _to_device(self, fields: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        tokens, targets, segments, components = (field.to(self.device, non_blocking=True) for field in fields)
-        return tokens, targets, segments, components
+    def _rank_batch(self, step: int) -> Batch:
+        """This rank's rows of a step."""
+        rows = self.steps.rows(step) // self.ranks.world
+        first = self.steps.position(step) + self.ranks.rank * rows
+        return self.loader.batch(np.arange(first, first + rows))
 
     def _count_targets(self, first: int, end: int) -> np.ndarray:
         """Valid targets of each component in the global batch, the same on every rank."""
@@ -658,35 +668,6 @@ class Run:
             torch.cuda.synchronize(self.device)
 
 
-class _Prefetcher:
-    """Builds the next batches in a thread while the device computes. It is asked by position, so a batch that was built but
-    not trained on is not consumed."""
-
-    def __init__(self, build: Callable[[int], Any], position: int, rows: int) -> None:
-        self._build, self._rows = build, rows
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loader")
-        self._coming: dict[int, Future[Any]] = {}
-        self._order(position)
-
-    def __enter__(self) -> _Prefetcher:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def get(self, position: int) -> Any:
-        for skipped in [at for at in self._coming if at < position]:
-            self._coming.pop(skipped).cancel()
-        self._order(position)
-        return self._coming.pop(position).result()
-
-    def _order(self, position: int) -> None:
-        for n in range(PREFETCHED + 1):
-            at = position + n * self._rows
-            if at not in self._coming:
-                self._coming[at] = self._pool.submit(self._build, at)
-
-
 def _schedule(config: TrainConfig) -> WarmupCosine | WarmupStableDecay:
     peak, warmup, final = config.peak_rate, config.said("warmup"), config.said("final_rate")
     if config.said("schedule") == "wsd":
@@ -702,10 +683,6 @@ def _run_folder(out: str) -> Path:
     if is_remote(out):
         raise ConfigurationError(f"--out {out}: a run writes to a local folder; copy it away afterwards")
     return Path(out)
-
-
-def _arrays(batch: Batch) -> list[np.ndarray]:
-    return [batch.tokens, batch.targets, batch.segments, batch.components]
 
 
 def _json(value: Any) -> bytes:

@@ -113,6 +113,26 @@ def test_a_resumed_run_is_bit_for_bit_the_unbroken_one_twice_and_into_epoch_thre
     assert epochs["toy"] > 2
 
 
+@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
+def test_resumed_losses_are_the_unbroken_ones_and_those_of_a_fresh_optimiser_are_not(
+    manifest: Path, tmp_path: Path, optimiser: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six steps, and again from the checkpoint after three. With its weights alone the next loss is still the same, since it is
+    that of the weights before their update; those after it are others, in the third decimal place or before."""
+    given = {"steps": 6, "checkpoint_every": 3, "keep": 9, "evaluate": False, "learning_rate": 1e-2, "optimiser": optimiser}
+    unbroken, fresh = tmp_path / "run", tmp_path / "fresh"
+    run(manifest, unbroken, **given)
+    expected = losses(unbroken)
+    forget_after(unbroken, 3)
+    shutil.copytree(unbroken, fresh)
+    run(manifest, unbroken, resume=True, **given)
+    assert losses(unbroken) == expected
+    monkeypatch.setattr(checkpoint, "load_optimiser", lambda *_: None)
+    run(manifest, fresh, resume=True, **given)
+    assert losses(fresh)[:4] == expected[:4]
+    assert min(abs(a - b) for a, b in zip(losses(fresh)[4:], expected[4:], strict=True)) > 1e-3
+
+
 def test_the_ledger_of_a_resumed_run_has_every_position_once(manifest: Path, tmp_path: Path) -> None:
     run(manifest, tmp_path / "run", checkpoint_every=4, keep=9)
     forget_after(tmp_path / "run", 4)
