@@ -92,7 +92,7 @@ def shown(text: str, marks: Sequence[dict[str, Any]], start: int | None = None) 
         pieces.append(Piece(text[low:high], mark["what"], None if place in named else place))
         at = high
     if at < end:
-        pieces += _plain(text[at:end], after_mark=bool(pieces), before_mark=not pieces)
+        pieces += _plain(text[at:end], after_mark=bool(pieces), before_mark=False)
     return Shown(pieces, start, end, length, len(marks), sorted({mark["what"] for mark in marks}), place)
 
 

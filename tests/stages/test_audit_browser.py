@@ -8,6 +8,7 @@ import http.client
 import io
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -27,8 +28,10 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from manifests.audit.reviews import ReviewFile
+from manifests.audit.removed import NOTHING
+from manifests.audit.reviews import Review, ReviewFile
 from manifests.commands import app as program
+from manifests.life import lives
 from manifests.logs import Logs
 from manifests.manifest import Manifest, open_corpus
 from manifests.schemas import REMOVALS
@@ -46,7 +49,9 @@ from stages.audit_browser.application import application
 from stages.audit_browser.browser import Browser
 from stages.audit_browser.pages import link
 from stages.audit_browser.questions import ClientGone, CorpusUnreadable, Questions, TooLong
-from stages.audit_browser.texts import PAGE_CHARACTERS, shown
+from stages.audit_browser.texts import PAGE_CHARACTERS, shown, side_by_side
+from stages.audit_texts import sampled
+from stages.offending import differences
 from tests.pipeline.crawl import article, build, small_recipe, write_small
 
 assert commands
@@ -219,7 +224,7 @@ def test_following_next_page_shows_every_removal_once(served: TestClient, gone: 
 def test_removals_are_found_by_rule_language_domain_and_value(served: TestClient, gone: list[dict[str, Any]]) -> None:
     cases: list[tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = [
         ({"rule": "minhash.near_duplicate"}, lambda row: row["rule"] == "minhash.near_duplicate"),
-        ({"language": "(none)"}, lambda row: row["language"] is None),
+        ({"language": NOTHING}, lambda row: row["language"] is None),
         ({"domain": "https://play.casino.example/x"}, lambda row: row["domain"] == "casino.example"),
         ({"stage": "filters1", "lowest": "0,9"}, lambda row: row["stage"] == "filters1" and row["value"] >= 0.9),
         ({"rule": HOSTILE[0]}, lambda row: False),
@@ -246,6 +251,37 @@ def test_a_document_s_page_tells_its_life_with_the_evidence_marked(served: TestC
     assert "Kept in train" in said and "Removed as copies of it" in said
 
 
+def test_a_stage_s_edits_are_one_row_and_rules_without_a_measure_are_folded(
+    served: TestClient, gone: list[dict[str, Any]], finished: Path
+) -> None:
+    with Logs(*open_corpus(str(finished)), ["documents", "removals", "edits"]) as logs:
+        query = "select id, count(*) as n, count(distinct step) as stages from edits group by id order by n - stages desc, id"
+        edited = logs.sql(query)[0]
+        measured = next(row["id"] for row in gone if row["stage"] == "filters1")
+        life = lives(logs, measured)[0]
+    assert edited["n"] > edited["stages"]
+    markup = served.get(link("/document", id=edited["id"])).text
+    section = markup[markup.index('id="edits"') :]
+    rows = [row for row in cells(section[: section.index("</section>")]) if row[0] != "stage"]
+    assert len(rows) == edited["stages"] and sum(row[1].count("×") for row in rows) == edited["n"]
+    undefined = [one["rule"] for one in life.rules if one["value"] is None]
+    assert undefined
+    markup = served.get(link("/document", id=measured)).text
+    assert f"{len(undefined)} rules had nothing to measure in it" in Read(markup).text
+    assert not {row[0] for row in cells(markup)} & set(undefined)
+
+
+def test_no_cell_is_blank_and_what_has_no_language_is_called_the_same_everywhere(
+    served: TestClient, gone: list[dict[str, Any]]
+) -> None:
+    loss = next(row for row in gone if row["language"] is None and row["domain"] is None)
+    for path in ("/", "/removals", link("/rule", name=loss["rule"]), "/reviews", link("/document", id=loss["id"])):
+        for row in cells(served.get(path).text):
+            assert "" not in row, (path, row)
+    said = page(served, link("/rule", name=loss["rule"]))
+    assert f"{NOTHING} " in said.text and link("/removals", rule=loss["rule"], language=NOTHING) in said.links()
+
+
 def test_copies_stand_side_by_side_with_what_differs_marked(served: TestClient, gone: list[dict[str, Any]]) -> None:
     row = next(one for one in gone if one["rule"] == "minhash.near_duplicate")
     read = page(served, link("/twins", id=row["id"]))
@@ -253,6 +289,81 @@ def test_copies_stand_side_by_side_with_what_differs_marked(served: TestClient, 
     assert [one["data-label"] for tag, one in read.tags if tag == "td" and "data-label" in one][:2] == ["removed", "kept"]
     assert link("/document", id=row["kept_id"]) in read.links()
     assert "nor was it removed as a copy" in page(served, link("/twins", id="12e5"), 404).text
+
+
+def test_the_text_before_the_first_mark_is_short_and_none_of_it_is_lost() -> None:
+    text = "".join(f"line {n}\n" for n in range(1, 2000))
+    at = [text.index("line 900"), text.index("line 905"), text.index("line 1500")]
+    found = shown(text, [{"start": one, "end": one + 8, "what": "here"} for one in at])
+    assert "".join(piece.text for piece in found.pieces) == text
+    first = next(number for number, piece in enumerate(found.pieces) if piece.mark)
+    before = [piece.text for piece in found.pieces[:first] if not piece.folded]
+    assert before == ["line 897\nline 898\nline 899\n"]
+    assert [piece.place for piece in found.pieces if piece.mark] == [1, None, 2]  # 900 and 905 are seen at once
+    assert (found.places, found.first_place, found.last_place) == (2, 1, 2)
+    assert sum(len(piece.text) for piece in found.pieces if not piece.folded) < 2000
+    assert not any(piece.folded for piece in shown(text, []).pieces)  # where nothing is marked, all of it is to be read
+
+
+def random_texts(seed: int) -> tuple[str, str]:
+    chosen = random.Random(seed)
+    mine = [chosen.choice(["a", "b", "C", "d\n", "e  ", "\nf"]) for _ in range(chosen.randrange(600))]
+    theirs = [chosen.choice([one, "X\n", "y"]) if chosen.random() < 0.05 else one for one in mine if chosen.random() < 0.95]
+    return " ".join(mine), " ".join(theirs) if seed % 5 else ("", " ".join(mine), " \n")[seed // 5 % 3]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_texts_side_by_side_hold_all_of_both_and_differ_only_where_marked(seed: int) -> None:
+    left, right = random_texts(seed)
+    marks = [[place.__dict__ for place in side] for side in differences(left, right)]
+    found = side_by_side(left, right, marks[0], marks[1])
+    assert found is not None and found.before is None and found.after is None
+    sides = [["".join(piece.text for piece in (row.left, row.right)[side]) for row in found.rows] for side in (0, 1)]
+    assert "".join(sides[0]) == left
+    for row, mine, theirs in zip(found.rows, *sides, strict=True):
+        plain = [" ".join(piece.text for piece in pieces if piece.mark is None).split() for pieces in (row.left, row.right)]
+        if row.folded:
+            assert not theirs and row.place is None
+        else:
+            assert [word.casefold() for word in plain[0]] == [word.casefold() for word in plain[1]]
+            assert (row.place is None) == (mine.casefold().split() == theirs.casefold().split())
+    if not any(row.folded for row in found.rows):
+        assert "".join(sides[1]) == right
+    marked = " ".join(piece.text for row in found.rows for piece in row.left if piece.mark).split()
+    assert marked == [word for place in marks[0] for word in left[place["start"] : place["end"]].split()]
+    assert [row.place for row in found.rows if row.place] == list(range(1, found.differences + 1))
+
+
+def test_long_equal_stretches_are_folded_in_both_texts_and_long_texts_have_pages() -> None:
+    lines = [f"{number} is a line that both texts have" for number in range(5000)]
+    other = [*lines]
+    other[10], other[150], other[4990] = "another line", "one more", "and another"
+    left, right = "\n".join(lines), "\n".join(other)
+    found = side_by_side(left, right, *([place.__dict__ for place in side] for side in differences(left, right)))
+    assert found is None  # too long to be compared word by word
+    left, right = "\n".join(lines[:200]), "\n".join(other[:200])
+    found = side_by_side(left, right, *([place.__dict__ for place in side] for side in differences(left, right)))
+    assert found is not None and [row.folded for row in found.rows].count(True) == 2
+    assert [row.left[0].text.split()[0] for row in found.rows if row.place is not None] == ["10", "150"]
+    whole = [{"start": 0, "end": len(left), "what": "differs"}]
+    long = side_by_side("x\n" * 90_000 + "y", "y", [{"start": 0, "end": 180_000, "what": "differs"}], [])
+    assert long is not None and long.differences == 1
+    assert side_by_side(left, "", whole, []) is not None and side_by_side(left, right, [], []) is None
+    equal = side_by_side(left, left, [], [])
+    assert equal is not None and equal.differences == 0 and [row.folded for row in equal.rows] == [True]
+    many = "\n".join(f"{number} " + "w " * 300 for number in range(600))
+    odd = re.sub("w w", "v w", many)
+    spots = [{"start": one.start(), "end": one.start() + 1, "what": "differs"} for one in re.finditer("(?<=[0-9] )w", many)]
+    pages, start = [], 0
+    while True:
+        one = side_by_side(many, many, spots, spots, start)
+        assert one is not None and odd
+        pages.append(one)
+        if one.after is None:
+            break
+        start = one.after
+    assert len(pages) > 2 and pages[1].before == 0
+    assert sum(len(one.rows) for one in pages) == len({id(row) for one in pages for row in one.rows})
 
 
 def test_a_url_with_several_captures_lists_them(copied: Path, tmp_path: Path) -> None:
@@ -311,6 +422,7 @@ def test_a_mark_that_lies_past_the_page_is_shown_first() -> None:
     assert shown("", []).pieces == [] and shown("ab", [], 10**9).end == 2
 
 
+LATE = article("late") * 12 + "\n" + "# " * 400
 TEXTS = {
     "<img src=x onerror=document.title=1>.jsonl": "\n".join([*HOSTILE, "<b>bold</b> \ufdfa"]),
     "mail.jsonl": "write to jane.roe@example.org",
@@ -327,7 +439,7 @@ def with_hostile_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     written["components"]["docs"]["stages"] = ["gopher_quality"]
     written["components"]["docs"]["files"] = ["*"]
     short = {name: [{"text": text, "url": HOSTILE[0]}] for name, text in TEXTS.items()}
-    files = {**short, "good.jsonl": [{"text": article("good")}, {"text": article("good")}]}
+    files = {**short, "late.jsonl": [{"text": LATE}], "good.jsonl": [{"text": article("good")}, {"text": article("good")}]}
     build(write_small(folder, files, written), folder / "corpus")
     return folder / "corpus"
 
@@ -370,7 +482,7 @@ def test_a_review_is_stored_outside_and_gives_the_rule_a_rate(finished: Path, tm
     assert "50.0 % 1 of 2 sampled" in said and "16.7 % to 83.3 % of the 6 that it removed" in said
     assert "4 more documents to review: 2 of 6 are decided" in said
     read = page(client, start)
-    assert "Document 3 of 4" in read.text and "2 done by you" in read.text
+    assert "3 of 4 by seed 3, 2 done by you" in read.text
     assert HOSTILE[0] in page(client, "/reviews").text
     assert [row["note"] for row in csv.DictReader(io.StringIO(client.get("/reviews.csv").text))] == [HOSTILE[0], ""]
     assert json.loads(client.get("/reviews.json").text)["rules"][0]["rate"] == 0.5
@@ -400,6 +512,39 @@ def client_token(client: TestClient) -> str:
     found = re.search(r'name="form_token" value="([^"]*)"', client.get(link("/review", rule="minhash.near_duplicate")).text)
     assert found
     return found[1]
+
+
+class CountingReviews(ReviewFile):
+    reads = 0
+
+    def read(self) -> list[Review]:
+        self.reads += 1
+        return super().read()
+
+
+def test_a_page_reads_the_reviews_once(finished: Path, tmp_path: Path, gone: list[dict[str, Any]]) -> None:
+    browser = browser_of(finished, tmp_path / "r")
+    browser.reviews = CountingReviews(browser.reviews.path, browser.reviews.corpus)
+    client = client_of(browser)
+    for path in every_page(gone):
+        browser.reviews.reads = 0
+        page(client, path)
+        assert browser.reviews.reads <= 1, path
+
+
+def test_the_samples_that_are_asked_for_stay_remembered(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def counted(logs: Logs, rule: str, n: int, seed: int) -> list[dict[str, Any]]:
+        made.append(seed)
+        return sampled(logs, rule, n, seed)
+
+    monkeypatch.setattr(browser_module, "sampled", counted)
+    monkeypatch.setattr(browser_module, "SAMPLES_KEPT", 2)
+    client = client_of(browser_of(finished, tmp_path / "r"))
+    for seed in (1, 2, 1, 3, 1, 2):
+        page(client, link("/review", rule="minhash.near_duplicate", n=2, seed=seed))
+    assert made == [1, 2, 3, 2]  # 1, looked at again and again, is the one that stays
 
 
 def test_what_is_no_review_is_refused_and_said(finished: Path, tmp_path: Path) -> None:
@@ -914,6 +1059,43 @@ def test_in_chromium_a_sample_is_reviewed_by_keys(finished: Path, tmp_path: Path
         tab.keyboard.press("ArrowRight")
         assert tab.input_value("[name='bound:gopher.min_words']") == "51"
     assert [json.loads(line)["verdict"] for line in path.read_text().splitlines()] == ["false_positive", "right", "unsure"]
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (400, 800)])
+def test_in_chromium_what_is_judged_and_the_verdict_are_in_view_at_once(
+    with_hostile_texts: Path, tmp_path: Path, tab_of: Asked, width: int, height: int
+) -> None:
+    assert len(LATE) > 8_000
+    path = link("/review", rule="gopher.max_hashes_per_word", n=1)
+    with Serving(browser_of(with_hostile_texts, tmp_path / "r", access=Access(trusts_own=True))) as serving:
+        tab = tab_of(viewport={"width": width, "height": height})
+        assert tab.goto(serving.home + path).status == 200
+        assert "late.jsonl#0" in tab.text_content("main")
+        mark = tab.locator("mark").first.bounding_box()
+        verdict_at = tab.locator("button[value=right]").bounding_box()
+        assert mark["y"] + mark["height"] <= verdict_at["y"] and verdict_at["y"] + verdict_at["height"] <= height
+        assert tab.evaluate("document.documentElement.scrollHeight") < 2 * height
+        tab.goto(serving.home + "/removals")
+        tops = {round(one.bounding_box()["y"]) for one in tab.locator(".filter select, .filter input, .filter button").all()}
+        assert width < 1280 or len(tops) == 1  # one row
+        for one in tab.locator(".filter input[placeholder]").all():
+            assert one.evaluate("one => one.scrollWidth <= one.clientWidth")
+
+
+def test_in_chromium_a_key_goes_from_place_to_place(finished: Path, tmp_path: Path, tab_of: Asked) -> None:
+    with Logs(*open_corpus(str(finished)), ["removals"]) as logs:
+        row = logs.sql("select id from removals where rule = 'minhash.near_duplicate' order by id")[0]
+    with Serving(browser_of(finished, tmp_path / "r", access=Access(trusts_own=True))) as serving:
+        tab = tab_of(viewport={"width": 400, "height": 800})
+        tab.goto(serving.home + link("/twins", id=row["id"]))
+        places = tab.locator("[data-place]").all_text_contents()
+        assert len(places) > 1 and places[0].startswith("1 of ")
+        for expected in (*places, places[0]):
+            tab.keyboard.press("m")
+            assert tab.evaluate("document.activeElement.textContent") == expected
+        tab.locator("[data-place]").first.click()
+        assert tab.url.endswith("#d1-2")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 400
 
 
 def test_in_chromium_everything_works_without_scripts(finished: Path, tmp_path: Path, tab_of: Asked) -> None:
