@@ -2,35 +2,29 @@
 as a value, a digest or a twin that was changed, is seen by asking one log about another.
 
 File n of every kind of log covers the same records, so one range of records after another is looked at, and memory does not
-grow with the corpus. Questions about all documents at once are DuckDB's, which spills to disk. Each finding names file, document
-and both sides.
+grow with the corpus. Each finding names file, document and both sides. What a row says of itself, and lengths of texts, are for
+manifests.removal_checks; twins, which stand in any range, for manifests.twin_checks.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Collection, Generator, Iterator
-from contextlib import contextmanager
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from manifests.blocks import deciding_rules
 from manifests.identity import printed_ids
-from manifests.logs import Logs, read_parquet
-from manifests.manifest import TAKEDOWN, Content, Manifest, StageCount
+from manifests.logs import read_parquet
+from manifests.manifest import TAKEDOWN, Content, StageCount
+from manifests.removal_checks import MOST_FINDINGS, RowChecks
 from manifests.rules import Rule, decide
 from manifests.schemas import LOG_SCHEMAS
 from manifests.shard_checks import Placements
 from manifests.storage import Folder
 
-MOST_FINDINGS = 5
-"""Of one kind in one file."""
-JOIN_MEMORY = "1GB"
-"""That a question about all documents takes; more of it goes to disk."""
 _Place = tuple[str, int] | None
 
 
@@ -54,6 +48,7 @@ class LogChecks:
         for name, block, _, rule in deciding_rules(content):
             if name == component:
                 self._rules[block].append(rule)
+        self._checked = RowChecks(content, component, frozenset(self._rules))
         self._previous: dict[str, _Place] = {}
         self._removed: Counter[tuple[str, ...]] = Counter()
         self._edited: Counter[tuple[str, ...]] = Counter()
@@ -63,7 +58,8 @@ class LogChecks:
     def findings(self) -> Iterator[str]:
         """Rows, ids and their order, counts by rule; documents of files that are no input, or in no shard; edits and signals of
         documents that did not come in; removal rows that tell another origin, or are missing; rules that decide otherwise from
-        the stored signals than they did; edits that do not follow one another up to the final text; figures by language."""
+        the stored signals than they did; edits that do not follow one another up to the final text; evidence that its rule cannot
+        have given, lengths of texts that do not fit; figures by language."""
         number = len(self.files["documents"])
         odd = [kind for kind in [*self.files, *LOG_SCHEMAS] if len(self.files[kind]) != number]
         if odd:
@@ -83,6 +79,8 @@ class LogChecks:
             if not odd and len(tables) == len(self.files):
                 yield from self._compare(tables)
         yield from self._check_totals()
+        if not odd and all(self._all_read(kind) for kind in self.files):
+            yield from self._checked.totals()
 
     def _recount(self, kind: str, path: str, table: pa.Table) -> Iterator[str]:
         if table.num_rows != self.rows[path]:
@@ -91,12 +89,14 @@ class LogChecks:
         self._previous[kind] = yield from _check_order(path, table, self._previous.get(kind), unique=kind != "edits")
         if kind == "removals":
             self._removed.update(_counted(table, "step", "stage", "rule"))
+            yield from self._checked.removals(path, table)
         elif kind == "edits":
             self._edited.update(_counted(table, "step", "rule"))
         elif kind == "documents":
             self._totals.update({"in": table.num_rows, "kept": table["removed_by"].null_count})
             self.splits.update({one: number for (one,), number in _counted(table, "split").items() if one is not None})
             yield from self._check_states(path, table)
+            yield from self._checked.documents(path, table)
             _add_usage(self._usage, table)
             if self.placements is not None:
                 self.placements.add(table)
@@ -128,6 +128,8 @@ class LogChecks:
         yield from _check_origins(removals_path, removals, documents)
         yield from _strangers(edits_path, edits["id"], edits, known, "was edited and did not come in")
         yield from _check_chain(edits_path, edits, documents)
+        signals_of = {kind.partition("/")[2]: table for kind, (_, table) in tables.items() if kind.startswith("signals/")}
+        yield from self._checked.lengths(path, documents, removals_path, removals, edits, signals_of)
         for kind, (signals_path, signals) in tables.items():
             if kind.startswith("signals/"):
                 yield from _strangers(signals_path, signals["id"], signals, known, "was measured and did not come in")
@@ -156,86 +158,6 @@ class LogChecks:
 
     def _all_read(self, kind: str) -> bool:
         return bool(self.files[kind]) and not set(self.files[kind]) & set(self.damaged)
-
-
-def check_twins(corpus: Folder, manifest: Manifest) -> Iterator[str]:
-    """Documents that are said to have been kept instead of others, and are none; and clusters and texts in two splits."""
-    try:
-        with _all_logs(corpus, manifest) as logs:
-            yield from _check_twins(corpus, logs)
-            yield from _check_splits(corpus, logs)
-    except (duckdb.Error, pa.ArrowException) as error:
-        yield f"logs/documents and logs/removals: cannot be compared: {error}"
-
-
-def _check_twins(corpus: Folder, logs: Logs) -> Iterator[str]:
-    content = logs.manifest.content
-    if content.references or content.dropped:
-        return  # the twin may be in a corpus that is not here
-    # Of ids, 64 bits are compared: so many less bytes to hold.
-    unknown = logs.connection.execute(
-        "with twins as (select hash(kept_id) as h from removals where kept_id is not null union "
-        "select hash(linked_id) from removals where linked_id is not null) "
-        "select h from twins anti join (select hash(id) as h from documents) using (h)"
-    ).fetchmany(MOST_FINDINGS)
-    if not unknown:
-        return
-    rows = logs.sql(
-        "select id, kept_id, linked_id, list_contains($hashes, hash(kept_id)) as kept, "
-        "list_contains($hashes, hash(linked_id)) as linked "
-        f"from removals where kept or linked order by id limit {MOST_FINDINGS}",
-        {"hashes": [one for (one,) in unknown]},
-    )
-    paths = _paths_of(corpus, content, "removals", [row["id"] for row in rows])
-    for row in rows:
-        for name in ("kept", "linked"):
-            if row[name]:
-                yield f"{paths[row['id']]}: {row['id']}: its {name}_id {row[f'{name}_id']} is no document of the corpus"
-
-
-def _check_splits(corpus: Folder, logs: Logs) -> Iterator[str]:
-    split = logs.manifest.content.split
-    if split is None or not split.documents:
-        return
-    largest = max(split.documents.items(), key=lambda item: item[1])[0]  # the others are few, and held
-    for column in ("split_cluster", "text_sha256"):
-        shared = logs.sql(
-            f"select d.id, d.split, d.{column} as shared, h.split as other, h.id as other_id from documents d "
-            f"join (select id, split, {column} from documents where split <> $1) h "
-            f"on d.{column} = h.{column} and d.split <> h.split order by d.id, h.id limit {MOST_FINDINGS}",
-            [largest],
-        )
-        paths = _paths_of(corpus, logs.manifest.content, "documents", [row["id"] for row in shared])
-        for row in shared:
-            where = f"{paths[row['id']]}: {row['id']} is in {row['split']}"
-            if column == "split_cluster":
-                yield f"{where}, others of its cluster {row['shared']} in {row['other']}, such as {row['other_id']}"
-            else:
-                told = f"{row['other_id']} in {row['other']}"
-                yield f"{where} and {told}: they have the same text and its copies stand in two splits"
-
-
-@contextmanager
-def _all_logs(corpus: Folder, manifest: Manifest) -> Generator[Logs, None, None]:
-    with (
-        tempfile.TemporaryDirectory(prefix="corpusmill-verify-") as spill,
-        Logs(corpus, manifest, ["documents", "removals"]) as logs,
-    ):
-        logs.connection.execute(f"set memory_limit='{JOIN_MEMORY}'")
-        logs.connection.execute(f"set temp_directory='{spill}'")
-        logs.connection.execute("set preserve_insertion_order=false")
-        yield logs
-
-
-def _paths_of(corpus: Folder, content: Content, kind: str, ids: list[str]) -> dict[str, str]:
-    """The log in which each of a few documents has its row."""
-    found: dict[str, str] = dict.fromkeys(ids, f"logs/{kind}")
-    for log in content.logs if ids else []:
-        if log.kind == kind:
-            column = read_parquet(corpus, log.path)["id"]
-            here = column.filter(pc.is_in(column, value_set=pa.array(ids, pa.string())))
-            found.update(dict.fromkeys(here.to_pylist(), log.path))
-    return found
 
 
 def _counted(table: pa.Table, *columns: str) -> dict[tuple[str, ...], int]:
@@ -302,10 +224,10 @@ def _check_origins(path: str, removals: pa.Table, documents: pa.Table) -> Iterat
     at = pc.index_in(removals["id"], value_set=documents["id"])
     known = removals.filter(pc.is_valid(at))
     told = documents.take(at.drop_null())
-    for column, other in (("url", "url"), ("domain", "domain"), ("language", "language")):
-        for row in _unequal(known[column], told[other])[:MOST_FINDINGS].tolist():
+    for column in ("url", "domain", "language"):
+        for row in _unequal(known[column], told[column])[:MOST_FINDINGS].tolist():
             one = known["id"][row]
-            yield f"{path}: {one}: {column} is {known[column][row]}, its row in the document log says {told[other][row]}"
+            yield f"{path}: {one}: {column} is {known[column][row]}, its row in the document log says {told[column][row]}"
 
 
 def _check_chain(path: str, edits: pa.Table, documents: pa.Table) -> Iterator[str]:

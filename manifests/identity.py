@@ -10,11 +10,14 @@ the row index (Parquet), or 0 (a file of a folder). It does not depend on parser
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
+
+from manifests.manifest import SPLITS
 
 COMPONENT_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
@@ -51,3 +54,19 @@ def keyed_hash(key: str, printed_id: str) -> int:
 def url_key(url: str | None) -> str | None:
     """16 hex digits by which a whole URL is found in a log that does not hold its credentials and query."""
     return None if url is None else f"{xxhash.xxh3_64_intdigest(url.encode(errors='surrogatepass')):016x}"
+
+
+def splits_of(clusters: Sequence[str], seed: int, shares: Mapping[str, float]) -> list[str]:
+    """The split of each cluster, by the printed id of its smallest member: that of `shares` into which its keyed hash falls, or
+    train."""
+    bounds: list[tuple[int, str]] = []
+    total = 0.0
+    for name in SPLITS[1:]:
+        total += shares.get(name, 0.0)
+        bounds.append((int(total * 2**64), name))
+    found: dict[str, str] = {}
+    for cluster in clusters:
+        if cluster not in found:
+            place = keyed_hash(f"split {seed}", cluster)
+            found[cluster] = next((name for bound, name in bounds if place < bound), SPLITS[0])
+    return [found[cluster] for cluster in clusters]

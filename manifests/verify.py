@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from manifests.cross_checks import LogChecks, check_twins
+from manifests.cross_checks import LogChecks
 from manifests.manifest import TAKEDOWN, Content, Manifest, ManifestError, SplitRecord, receipt_list
 from manifests.schemas import LOG_SCHEMAS, SHARD_INDEX, signals_schema
 from manifests.shard_checks import check_shard
 from manifests.storage import Folder, StorageError, sha256_of
 from manifests.tokenizer_file import TokenizerFile, TokenizerFileError
+from manifests.twin_checks import check_twins
 
 
 def verify(corpus: Folder, manifest: Manifest, texts: bool = False) -> Iterator[str]:

@@ -19,7 +19,7 @@ import numba
 import numpy as np
 from pydantic import Field, model_validator
 
-from manifests.identity import keyed_hash
+from manifests.identity import keyed_hash, splits_of
 from manifests.manifest import SPLITS
 from stages.minhash import BandOptions, collision_probability
 from stages.shingles import ShingleSets
@@ -117,17 +117,7 @@ def assign(cluster_ids: Sequence[str], seed: int, shares: Mapping[str, float]) -
     unknown = set(shares) - set(SPLITS)
     if unknown or sum(shares.values()) > 1:
         raise ValueError(f"shares {dict(shares)} must be of {SPLITS} and add up to 1 at most")
-    bounds: list[tuple[int, str]] = []
-    total = 0.0
-    for name in SPLITS[1:]:
-        total += shares.get(name, 0.0)
-        bounds.append((int(total * 2**64), name))
-    found: dict[str, str] = {}
-    for cluster in cluster_ids:
-        if cluster not in found:
-            place = keyed_hash(f"split {seed}", cluster)
-            found[cluster] = next((name for bound, name in bounds if place < bound), SPLITS[0])
-    return [found[cluster] for cluster in cluster_ids]
+    return splits_of(cluster_ids, seed, shares)
 
 
 def check(splits: Iterable[str], shares: Mapping[str, float]) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +17,10 @@ from manifests.schemas import DOCUMENT_LOG, EDITS, REMOVALS, SHARD_INDEX, empty_
 from manifests.storage import Folder
 
 SHARDS, DOCUMENTS, TOKENS = 100, 3, 20
+BYTES = TOKENS - 1
 LICENCES = ("CC0-1.0", "CC-BY-4.0")
-VOCABULARY = 512
+VOCABULARY = 1 + 256
+"""BOS, and every byte."""
 
 
 def many_shards(folder: Path, components: int = 10) -> Manifest:
@@ -40,13 +44,20 @@ def many_shards(folder: Path, components: int = 10) -> Manifest:
             **_identity(name, [kept]),
             step=pa.array(["minhash"]),
             stage=pa.array(["minhash"]),
-            rule=pa.array(["minhash.duplicate"]),
+            rule=pa.array(["minhash.near_duplicate"]),
+            value=pa.array([0.9]),
+            threshold=pa.array([0.8]),
+            failed_rules=pa.array([["minhash.near_duplicate"]], pa.list_(pa.string())),
+            linked_id=pa.array([f"{twin}/a.jsonl#0"]),
+            linked_jaccard=pa.array([0.9]),
             kept_id=pa.array([f"{twin}/a.jsonl#0"]),
             kept_jaccard=pa.array([0.9]),
+            cluster=pa.array([min(f"{twin}/a.jsonl#0", f"{name}/a.jsonl#{kept}")]),
+            cluster_size=pa.array([2]),
         )
         _log(folder, name, "removals", removed, logs)
         _log(folder, name, "edits", EDITS.empty_table(), logs)
-        removals = {"minhash.duplicate": 1}
+        removals = {"minhash.near_duplicate": 1}
         counts.append(
             StageCount(
                 component=name, step="minhash", stage="minhash", documents_in=kept + 1, documents_kept=kept, removed=removals
@@ -62,7 +73,7 @@ def many_shards(folder: Path, components: int = 10) -> Manifest:
             documents_kept=kept,
             tokens={"train": kept * TOKENS},
         )
-    tokenizer = target.write("tokenizer.json", b'{"version": "1.0"}')
+    tokenizer = target.write("tokenizer.json", json.dumps(_tokenizer()).encode())
     content = Content(
         name="many",
         recipe_sha256="0" * 64,
@@ -91,7 +102,7 @@ def _write_shard(folder: Path, component: str, number: int, shards: list[Shard])
             pa.array([f"{component}/a.jsonl#{first + one}" for one in range(DOCUMENTS)]),
             pa.array([one * TOKENS for one in range(DOCUMENTS)]),
             pa.array([TOKENS] * DOCUMENTS),
-            pa.array([3 * TOKENS] * DOCUMENTS),
+            pa.array([BYTES] * DOCUMENTS),
         ],
         schema=SHARD_INDEX,
     )
@@ -104,7 +115,7 @@ def _write_shard(folder: Path, component: str, number: int, shards: list[Shard])
             split="train",
             tokens=len(tokens),
             documents=DOCUMENTS,
-            text_bytes=3 * TOKENS * DOCUMENTS,
+            text_bytes=BYTES * DOCUMENTS,
             sha256=digest,
             index_sha256=_write(folder / f"{stem}.parquet", _parquet(index)),
         )
@@ -121,12 +132,26 @@ def _documents(component: str, kept: pa.Table, shards: list[str]) -> pa.Table:
         count + 1,
         **_identity(component, list(range(count + 1))),
         removed_by=pa.array([None] * count + ["minhash"]),
-        text_bytes=pa.array([3 * TOKENS] * count + [None]),
+        text_bytes=pa.array([BYTES] * count + [None]),
+        text_sha256=pa.array([*_digests(kept["id"].to_pylist()), None]),
         split=pa.array(["train"] * count + [None]),
         shard=pa.array([*places, None]),
         start=pa.array([*kept["start"].to_pylist(), None]),
         tokens=pa.array([TOKENS] * count + [None]),
     )
+
+
+def _digests(ids: list[str]) -> list[str]:
+    """Not those of the texts, which `verify --texts` alone would see."""
+    return [hashlib.sha256(one.encode()).hexdigest() for one in ids]
+
+
+def _tokenizer() -> dict[str, Any]:
+    """tokenizer.json of bytes alone: printable ones are written as they are, others from U+0100 on."""
+    plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = {byte: 256 + number for number, byte in enumerate(one for one in range(256) if one not in plain)}
+    vocabulary = {chr(others.get(byte, byte)): 1 + byte for byte in range(256)}
+    return {"added_tokens": [{"id": 0, "content": "<|bos|>", "special": True}], "model": {"vocab": vocabulary}}
 
 
 def _identity(component: str, positions: list[int]) -> dict[str, pa.Array]:

@@ -189,7 +189,7 @@ class Counted(MemoryFileSystem):  # type: ignore[misc]
 def test_of_a_thousand_shards_none_is_read_to_show_drop_and_compare(bare: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in bare.rglob("*") if path.is_file()}
     shown = run("show", str(bare))
-    assert re.search(r"^all +3,000 +0\.2 +60,000 +100\.0$", shown, re.MULTILINE)
+    assert re.search(r"^all +3,000 +0\.1 +60,000 +100\.0$", shown, re.MULTILINE)
     dropped = json.loads(run("drop", str(bare), "c3", "--output", "less.json", "--json"))
     assert [row["id"] for row in dropped["orphans"]] == ["c2/a.jsonl#300"]
     told = run("diff", str(bare), str(bare / "less.json"), code=1)

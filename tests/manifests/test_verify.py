@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from manifests import cross_checks, shard_checks
+from manifests import cross_checks, shard_checks, twin_checks
 from manifests.manifest import Manifest, ManifestError, digest
 from manifests.storage import Folder
 from manifests.verify import verify
@@ -326,7 +326,7 @@ def test_a_file_that_declares_more_rows_than_the_manifest_is_not_read(corpus: Co
         read.append(name)
         return plain(folder, name)
 
-    for module in (cross_checks, shard_checks):
+    for module in (cross_checks, shard_checks, twin_checks):
         monkeypatch.setattr(module, "read_parquet", watched)
     assert named(corpus.findings(), path, f"{9 * len(table)} rows, the manifest says {len(table)}")
     assert read and path not in read
