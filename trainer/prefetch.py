@@ -47,13 +47,18 @@ class Transfer:
         fields = tuple(torch.empty(s, dtype=d, pin_memory=self._gpu) for s, d in zip(shapes, DTYPES, strict=True))
         return Buffer(fields)
 
-    def copy(self, buffer: Buffer) -> tuple[Tensor, ...]:
-        """The batch in the buffer as tensors of the device that share no memory with it, on a CPU too."""
-        fields = tuple(field[: buffer.used].to(self.device, non_blocking=True, copy=True) for field in buffer.fields)
+    def copy(self, buffer: Buffer, micro_rows: int) -> list[MicroBatch]:
+        """The batch in the buffer, `micro_rows` rows at a time, as tensors of the device that share no memory with it, on a CPU
+        too."""
+        parts = [[self.send(part) for part in torch.split(field[: buffer.used], micro_rows)] for field in buffer.fields]
         if self._gpu:
             buffer.copied = buffer.copied or torch.cuda.Event()  # type: ignore[no-untyped-call]
             buffer.copied.record()
-        return fields
+        tokens, targets, segments, components = parts
+        return list(zip(tokens, targets, segments, components, strict=True))
+
+    def send(self, field: Tensor) -> Tensor:
+        return field.to(self.device, non_blocking=True, copy=True)
 
     def wait(self, buffer: Buffer) -> None:
         if buffer.copied is not None:
@@ -95,9 +100,9 @@ class Prefetcher:
         return self._coming.pop(step).result()
 
     def to_device(self, buffer: Buffer) -> list[MicroBatch]:
-        tokens, targets, segments, components = (torch.split(f, self._micro_rows) for f in self._transfer.copy(buffer))
+        copied = self._transfer.copy(buffer, self._micro_rows)
         self._free.put(buffer)
-        return list(zip(tokens, targets, segments, components, strict=True))
+        return copied
 
     def _fill(self, step: int) -> Buffer:
         """In the thread. Built before a buffer is asked for, so that a batch that cannot be built takes none with it."""

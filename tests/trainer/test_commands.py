@@ -196,3 +196,10 @@ def test_without_a_gpu_the_usual_model_is_one_that_a_cpu_can_train(tmp_path: Pat
     assert code == 0, errors
     assert "no GPU is used, so the model is 'tiny'; --preset names another" in errors
     assert json.loads((tmp_path / "run" / "config.json").read_text())["preset"] == "tiny"
+
+
+def test_a_device_that_is_not_there_is_bad_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    code, out, said = invoke("train", "--manifest", "m", "--out", str(tmp_path / "run"), "--preset", "tiny", "--device", "cuda")
+    assert (code, out) == (2, "")
+    assert said.startswith("error: --device cuda was asked for") and "use --device cpu" in said

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +20,7 @@ from manifests.manifest import digest
 from manifests.packing import Plan
 from manifests.trained_on import TrainedOn, read_ledger
 from tests.trainer.corpus_fixture import build_corpus, learnable_corpus, sentences
+from tests.trainer.ranks_fixture import in_ranks
 from trainer import checkpoint
 from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.corpus import Corpus, CorpusError
@@ -30,7 +29,7 @@ from trainer.loader import Loader, LoaderError
 from trainer.loop import Outcome, train
 from trainer.metrics import METRICS, DivergedError
 from trainer.progress import RunProgress
-from trainer.ranks import Ranks
+from trainer.ranks import Ranks, RanksError
 from trainer.scoring import score_checkpoint
 
 ALONE = Ranks(0, 1, 0, torch.device("cpu"))
@@ -113,13 +112,13 @@ def test_a_resumed_run_is_bit_for_bit_the_unbroken_one_twice_and_into_epoch_thre
     assert epochs["toy"] > 2
 
 
-@pytest.mark.parametrize("optimiser", ["adamw", "muon"])
+@pytest.mark.parametrize("preset", ["tiny", "speedrun-tiny"])
 def test_resumed_losses_are_the_unbroken_ones_and_those_of_a_fresh_optimiser_are_not(
-    manifest: Path, tmp_path: Path, optimiser: str, monkeypatch: pytest.MonkeyPatch
+    manifest: Path, tmp_path: Path, preset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Six steps, and again from the checkpoint after three. With its weights alone the next loss is still the same, since it is
     that of the weights before their update; those after it are others, in the third decimal place or before."""
-    given = {"steps": 6, "checkpoint_every": 3, "keep": 9, "evaluate": False, "learning_rate": 1e-2, "optimiser": optimiser}
+    given = {"steps": 6, "checkpoint_every": 3, "keep": 9, "evaluate": False, "preset": preset, "warmup": 0.0}
     unbroken, fresh = tmp_path / "run", tmp_path / "fresh"
     run(manifest, unbroken, **given)
     expected = losses(unbroken)
@@ -310,7 +309,7 @@ def test_the_number_of_tokens_that_fit_does_fit_and_one_more_does_not(manifest: 
     assert json.loads((tmp_path / "run" / "result.json").read_text())["epochs"]["toy"] <= 2.5
 
 
-@pytest.mark.parametrize("ranks", [0, 2])
+@pytest.mark.parametrize("ranks", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_data_that_end_before_the_clock_leave_a_checkpoint_a_score_and_the_reason(
     manifest: Path, tmp_path: Path, ranks: int
 ) -> None:
@@ -327,32 +326,24 @@ def test_data_that_end_before_the_clock_leave_a_checkpoint_a_score_and_the_reaso
     assert checkpoint.load_state(found).step == result["steps"] > 0
 
 
+def begin_in(ranks: Ranks, manifest: str, folder: str) -> None:
+    """Each rank in its own folder; what it is refused with goes to a file there."""
+    out = Path(folder) / str(ranks.rank)
+    with pytest.raises(RanksError) as refused:
+        train(TrainConfig.check(**options(Path(manifest), out, steps=4)), ranks, RunProgress(False, 10), resume=True)
+    (Path(folder) / f"{ranks.rank}.txt").write_text(str(refused.value))
+
+
 def test_ranks_that_would_begin_at_different_steps_are_told_apart_before_the_first(manifest: Path, tmp_path: Path) -> None:
     """Two machines without a shared folder: the first has the checkpoint, the second begins afresh."""
-    run(manifest, tmp_path / "first", steps=2)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    processes = [
-        subprocess.Popen(
-            command(manifest, tmp_path / name, "--steps", "4", "--resume"),
-            cwd=REPOSITORY,
-            env={
-                **os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
-                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, name in enumerate(["first", "second"])
-    ]  # fmt: skip
-    said = [process.communicate()[1] for process in processes]
-    assert [process.returncode for process in processes] == [2, 2], said
+    run(manifest, tmp_path / "0", steps=2)
+    assert in_ranks(2, begin_in, str(manifest), str(tmp_path)) == [0, 0]
+    said = [(tmp_path / f"{rank}.txt").read_text() for rank in (0, 1)]
     assert "rank 0 begins after step 2" in said[0] and "rank 1 begins after step 0" in said[1]
     for errors in said:
         assert "do not agree on: step, position, checkpoints" in errors
-    assert checkpoint.load_state(checkpoint.resolve(tmp_path / "first")).step == 2
+    assert checkpoint.load_state(checkpoint.resolve(tmp_path / "0")).step == 2
+    assert not (tmp_path / "1" / METRICS).exists()
 
 
 def test_mfu_counts_targets_and_not_the_padding_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

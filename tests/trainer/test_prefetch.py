@@ -37,14 +37,13 @@ def said(micro_batches: list[MicroBatch]) -> set[int]:
 class LateCopy:
     """An event of a slow device: the copy is made from the buffer when it is waited for, and not before."""
 
-    def __init__(self, source: tuple[Tensor, ...], target: tuple[Tensor, ...]) -> None:
-        self.source, self.target, self.pending = source, target, True
+    def __init__(self, copies: list[tuple[Tensor, Tensor]]) -> None:
+        self.copies = copies
 
     def synchronize(self) -> None:
-        if self.pending:
-            self.pending = False
-            for source, target in zip(self.source, self.target, strict=True):
-                target.copy_(source)
+        while self.copies:
+            source, target = self.copies.pop()
+            target.copy_(source)
 
 
 class SlowDevice(Transfer):
@@ -54,17 +53,22 @@ class SlowDevice(Transfer):
         super().__init__(CPU)
         self.allocated: list[Buffer] = []
         self.events: list[LateCopy] = []
+        self.under_way: list[tuple[Tensor, Tensor]] = []
 
     def buffer(self, rows: int, length: int) -> Buffer:
         self.allocated.append(super().buffer(rows, length))
         return self.allocated[-1]
 
-    def copy(self, buffer: Buffer) -> tuple[Tensor, ...]:
-        source = tuple(field[: buffer.used] for field in buffer.fields)
-        target = tuple(torch.full_like(field, -1) for field in source)
-        event = LateCopy(source, target)
-        buffer.copied = event  # type: ignore[assignment]
-        self.events.append(event)
+    def copy(self, buffer: Buffer, micro_rows: int) -> list[MicroBatch]:
+        copied = super().copy(buffer, micro_rows)
+        self.events.append(LateCopy(self.under_way))
+        self.under_way = []
+        buffer.copied = self.events[-1]  # type: ignore[assignment]
+        return copied
+
+    def send(self, field: Tensor) -> Tensor:
+        target = torch.full_like(field, -1)
+        self.under_way.append((field, target))
         return target
 
 
@@ -95,6 +99,22 @@ def test_copies_on_a_cpu_share_no_memory_with_the_buffers() -> None:
     with Prefetcher(batch_of, Transfer(CPU), ROWS, T, 2) as prefetched:
         copied = [prefetched.to_device(prefetched.get(step)) for step in range(1, 13)]
     assert [said(one) for one in copied] == [{step} for step in range(1, 13)]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="pinned buffers and events need a GPU")
+def test_copies_to_a_busy_gpu_are_of_the_batch_that_was_asked_for() -> None:
+    rows, length = 256, 4096
+    wide = lambda step: Batch(  # noqa: E731
+        *(np.full((rows, length), step, dtype) for dtype in (np.int64, np.int64, np.int32)), np.full(rows, step, np.int64)
+    )
+    with Prefetcher(wide, Transfer(torch.device("cuda", 0)), rows, length, rows) as prefetched:
+        copied = []
+        for step in range(1, 13):
+            torch.cuda._sleep(50_000_000)  # cycles in which the device reaches no copy, while the host goes on
+            copied += prefetched.to_device(prefetched.get(step))
+    torch.cuda.synchronize()
+    for step, fields in enumerate(copied, 1):
+        assert all(bool((field == step).all()) for field in fields)
 
 
 def test_steps_that_are_passed_over_leave_their_buffers_to_others() -> None:

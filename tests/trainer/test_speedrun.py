@@ -262,6 +262,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     return dict(model.named_parameters())
 
 
+@pytest.mark.slow  # tests/trainer/test_loop.py resumes this family too, and compares losses
 def test_a_resumed_run_is_bit_for_bit_the_unbroken_one(manifest: Path, tmp_path: Path) -> None:
     train_alone(speedrun(manifest, tmp_path / "run", checkpoint_every=2, keep=9))
     expected, course = weights(tmp_path / "run"), losses(tmp_path / "run")
