@@ -172,7 +172,7 @@ class ClosestPair(Part):
     """How alike documents of different splits are: a sample of the held-out ones, compared with all documents of other splits."""
 
     held_out_documents: int = Field(ge=0, description="documents of validation and test in the sample")
-    documents: int = Field(ge=0, description="documents that each of them was compared with, those of its own split left out")
+    documents: int = Field(ge=0, description="documents in all; each of the sample was compared with those of other splits")
     jaccard: float = Field(ge=0, le=1, description="the highest of all these pairs")
     held_out: str | None = Field(None, description="its held-out document; none where no pair shares a shingle")
     other: str | None = None

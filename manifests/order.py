@@ -218,6 +218,10 @@ class Order(Generic[C]):
                 passes[self.components[number].name] += served.get(name, 0) / stream.rows
         return passes
 
+    def component_targets(self) -> dict[str, int]:
+        """Target tokens of each component, once through."""
+        return {one.name: int(targets.sum()) for one, targets in zip(self.components, self._targets, strict=True)}
+
     def targets(self, position: int) -> int:
         """Target tokens in positions 0 to `position`: whole epochs by their sum, and the rows of each stream's last one."""
         total = 0

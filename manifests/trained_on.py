@@ -132,8 +132,8 @@ class Taken:
 
 @dataclass
 class Stretch:
-    """Steps `first_step` to `last_step`, both included. epochs: how often each component had been gone through at their end, rows
-    that were passed over counted.
+    """Steps `first_step` to `last_step`, both included. epochs: how often each component had been gone through at their end: its
+    targets served since step 1, of those it has. 0 where none of it was served, also where its stream with others was.
     by: dimension → name → what was taken."""
 
     first_step: int
@@ -212,20 +212,26 @@ class TrainedOn:
     def stretches(self, logs: Logs, bounds: Sequence[tuple[int, int]]) -> tuple[list[Stretch], Stretch]:
         """(each stretch of steps, first and last included; all of them together). `bounds` follow one another."""
         names = _Names(logs, self.order.components)
+        since_begin = self._served(0, self.ledger.position_after(bounds[0][0] - 1))
         everything = [np.zeros(len(one.lengths), np.int64) for one in self.order.components]
         found = []
         for first, last in bounds:
             served = self._served(self.ledger.position_after(first - 1), self.ledger.position_after(last))
-            for total, some in zip(everything, served, strict=True):
+            for total, before, some in zip(everything, since_begin, served, strict=True):
                 total += some
-            found.append(self._stretch(first, last, served, names))
-        return found, self._stretch(bounds[0][0], bounds[-1][1], everything, names)
+                before += some
+            found.append(self._stretch(first, last, served, names, self._passes(since_begin)))
+        return found, self._stretch(bounds[0][0], bounds[-1][1], everything, names, self._passes(since_begin))
+
+    def passes(self) -> dict[str, float]:
+        """How often the run went through each component, from what was served of it."""
+        return self._passes(self._served(0, self.ledger.position_after(self.ledger.last_step)))
 
     def taken_components(self) -> set[str]:
         """Components of which the run took a row."""
         stop = self.ledger.position_after(self.ledger.last_step)
-        if not any(one.skipped for one in self.ledger.ranges):
-            return {name for name, one in self.order.epochs(stop).items() if one > 0}
+        if not any(one.skipped for one in self.ledger.ranges) and min(self.order.epochs(stop).values()) >= 1:
+            return {component.name for component in self.order.components}
         served = zip(self.order.components, self._served(0, stop), strict=True)
         return {component.name for component, targets in served if targets.any()}
 
@@ -279,7 +285,12 @@ class TrainedOn:
                 _serve(self.order, np.arange(at, min(at + POSITIONS_AT_A_TIME, high)), served)
         return served
 
-    def _stretch(self, first: int, last: int, served: list[Int64], names: _Names) -> Stretch:
+    def _passes(self, served: Sequence[Int64]) -> dict[str, float]:
+        whole = self.order.component_targets()
+        counts = zip(self.order.components, served, strict=True)
+        return {component.name: int(targets.sum()) / (whole[component.name] or 1) for component, targets in counts}
+
+    def _stretch(self, first: int, last: int, served: list[Int64], names: _Names, epochs: dict[str, float]) -> Stretch:
         by: dict[str, dict[str, Taken]] = {dimension: {} for dimension in DIMENSIONS}
         for number, (component, counts) in enumerate(zip(self.order.components, served, strict=True)):
             touched = np.flatnonzero(counts)
@@ -297,7 +308,7 @@ class TrainedOn:
         all_of_them = Taken(
             sum(one.documents for one in by["component"].values()), sum(one.tokens for one in by["component"].values())
         )
-        return Stretch(first, last, all_of_them, self.order.epochs(self.ledger.position_after(last)), by)
+        return Stretch(first, last, all_of_them, epochs, by)
 
 
 class _Names:

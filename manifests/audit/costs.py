@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from manifests.audit.flow import removed_by_rule
 from manifests.logs import Logs
 from manifests.manifest import Content
 
@@ -61,9 +62,7 @@ def rule_costs(logs: Logs, dimensions: Sequence[str] = DIMENSIONS, largest: int 
     `largest`: how many components, languages and domains are told of each rule.
     """
     documents = sum(one.documents_in for one in logs.manifest.content.components.values())
-    removed: Counter[_Rule] = Counter()  # the manifest counts these; what it does not say is who failed several rules
-    for count in logs.manifest.content.counts:
-        removed.update({(count.stage, rule): number for rule, number in count.removed.items() if number})
+    removed = removed_by_rule(logs.manifest.content)  # what the manifest does not say is who failed several rules
     alone, failed = Counter(removed), Counter(removed)
     several = "select stage, rule, failed_rules, count(*) from removals where len(failed_rules) > 1 group by all"
     for stage, rule, failing, number in logs.connection.execute(several).fetchall():
@@ -79,12 +78,13 @@ def rule_costs(logs: Logs, dimensions: Sequence[str] = DIMENSIONS, largest: int 
             documents,
             {dimension: by[dimension].get(rule, []) for dimension in dimensions},
         )
-        for rule in sorted(removed, key=lambda one: (-removed[one], one[1], one[0]))
+        for rule in removed
     ]
 
 
 def _shares(logs: Logs, dimension: str, largest: int) -> dict[_Rule, list[Share]]:
-    assert dimension in DIMENSIONS
+    if dimension not in DIMENSIONS:
+        raise ValueError(f"{dimension!r} is none of {', '.join(DIMENSIONS)}")
     if dimension == "component":  # which the manifest counts
         return _component_shares(logs.manifest.content, largest)
     found = logs.sql(

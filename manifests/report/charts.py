@@ -12,8 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element
 
+from manifests.audit.flow import Level as Level
 from manifests.report.distributions import Distribution
 from manifests.report.elements import breakable, element
+from manifests.wording import counted as counted
+from manifests.wording import number as number
+from manifests.wording import share as share
 
 PLOT_WIDTH, PLOT_HEIGHT = 320, 128
 """Of a small plot, in units that are about a pixel each wherever it stands."""
@@ -41,36 +45,6 @@ class Bar:
     pieces: list[Piece] = field(default_factory=list)
     figure: str = ""
     note: str = ""
-
-
-def number(value: float) -> str:
-    """A figure as people read it: 1,234 · 12.3 million · 0.0123."""
-    size = abs(value)
-    if not math.isfinite(value):
-        return str(value)
-    for unit, name in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
-        if size >= unit:
-            return f"{value / unit:.3g} {name}" if size < 1000 * unit else f"{value / unit:,.0f} {name}"
-    if value == int(value):
-        return f"{int(value):,}"
-    return f"{value:,.0f}" if size >= 1000 else f"{value:.3g}"
-
-
-def share(part: float, whole: float) -> str:
-    """A percentage that never says 0 % of something, or 100 % of what is not all."""
-    if not whole:
-        return "–"
-    percent = 100 * part / whole
-    if 0 < percent < 0.05:
-        return "< 0.1 %"
-    if 99.95 <= percent < 100:
-        return "> 99.9 %"
-    return f"{percent:.0f} %" if percent in (0, 100) else f"{percent:.1f} %"
-
-
-def counted(number: int, one: str) -> str:
-    """1 licence, 1,234 licences."""
-    return f"{number:,} {one}" if number == 1 else f"{number:,} {one}s"
 
 
 def bars(rows: Sequence[Bar], whole: float | None = None) -> Element:
@@ -121,16 +95,6 @@ def legend(*entries: tuple[str, str]) -> Element:
         for colour, words in entries
     ]
     return element("p", keys, class_="legend")
-
-
-@dataclass
-class Level:
-    """A row of the funnel: what came in, what was left, and what removed the rest."""
-
-    name: str
-    before: int
-    left: int
-    note: str = ""
 
 
 def funnel(levels: Sequence[Level], whole: int) -> Element:
@@ -219,7 +183,7 @@ def histogram(shown: Distribution) -> Element:
     lines = [
         element(
             "line",
-            element("title", f"{beyond.rule.name}: {condition(beyond.rule)}"),
+            element("title", f"{beyond.rule.name}: keep if {beyond.rule.in_signs()}"),
             x1=_at(x(bound)),
             x2=_at(x(bound)),
             y1=TOP - 2,
@@ -251,17 +215,6 @@ def histogram(shown: Distribution) -> Element:
         role="img",
         class_="plot",
     )
-
-
-def condition(rule: object) -> str:
-    """A rule's condition in signs: ≥ 50."""
-    for name, sign in _SIGNS.items():
-        bound = getattr(rule, name, None)
-        if bound is not None:
-            return f"keep if {sign} {_plain(float(bound))}"
-    listed = getattr(rule, "keep_if_in", None) or ()
-    shown = ", ".join(listed[:6])
-    return f"keep if {shown}" + (f" or {len(listed) - 6} more" if len(listed) > 6 else "")
 
 
 def curve(points: Sequence[tuple[float, float]], name: str, unit: str) -> Element:
@@ -347,6 +300,3 @@ def _short(value: float) -> str:
 def _at(value: float) -> str:
     """A coordinate, short: two digits behind the point at most."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-_SIGNS = {"keep_if_at_least": "≥", "keep_if_at_most": "≤", "keep_if_above": ">", "keep_if_below": "<"}

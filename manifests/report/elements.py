@@ -4,7 +4,7 @@ can become markup, since markup is only ever made by `element`."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from xml.etree.ElementTree import Element
 
@@ -39,6 +39,21 @@ def breakable(text: str) -> list[Child]:
     for piece in pieces[1:]:
         found += [element("wbr"), piece]
     return found
+
+
+def folded_table(summary: str, headings: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = ()) -> Element:
+    """A table that opens on demand, and scrolls sideways in a narrow window. `words`: columns of words beside the first."""
+    head = element("tr", [element("th", heading, scope="col") for heading in headings])
+    body = [
+        element("tr", [element("td", cell, class_="words" if n in words else None) for n, cell in enumerate(row)]) for row in rows
+    ]
+    table = element("table", element("thead", head), element("tbody", body))
+    return element("details", element("summary", summary), scrolling(table, summary))
+
+
+def scrolling(table: Element, name: str) -> Element:
+    """What is wider than a narrow window: it scrolls, with the keys too, and shades the side where there is more."""
+    return element("div", table, class_="scroll", tabindex=0, role="region", aria_label=name)
 
 
 def raw_style(css: str) -> Element:

@@ -4,49 +4,30 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from manifests.audit.costs import RuleCost, rule_costs
 from manifests.logs import Logs
-from manifests.manifest import Content
+from manifests.manifest import Manifest
+from manifests.storage import Folder
+from manifests.trained_on import LEDGER, LedgerError, TrainedOn
 
 SIZES = ((2, 2), (3, 3), (4, 4), (5, 5), (6, 10), (11, 20), (21, 50), (51, 100), (101, 1_000), (1_001, 10_000), (10_001, None))
 """Groups of cluster sizes, both ends included."""
+MOST_NAMES = 1_000
+"""Components and languages that are told of a rule."""
 CURVE_LINES = 200_000
 """Lines of metrics.jsonl that are drawn; of more, every n-th."""
 
 
 @dataclass
-class StageTotal:
-    """A stage over all components that have it: documents that came in and were removed, by rule."""
-
-    stage: str
-    components: list[str] = field(default_factory=list)
-    documents_in: int = 0
-    removed: dict[str, int] = field(default_factory=dict)
-    by_component: dict[str, int] = field(default_factory=dict)
-
-    @property
-    def gone(self) -> int:
-        return sum(self.removed.values())
-
-
-@dataclass
-class RuleTotal:
-    """Documents that a rule removed; `alone`: of those, the ones that failed no other rule of its block."""
-
-    rule: str
-    stage: str
-    documents: int
-    alone: int
-
-
-@dataclass
 class RunFigures:
-    """A training run as its folder tells it. `result` is empty where the run has not ended."""
+    """A training run as its folder tells it. `result` is empty where the run has not ended. `epochs`: how often it went through
+    each component; `served`: whether these are counted from what its ledger says was served of each, or are as the run states
+    them, by rows, where components that are served together have one figure."""
 
     name: str
     same_corpus: bool
@@ -54,6 +35,7 @@ class RunFigures:
     facts: dict[str, Any]
     result: dict[str, Any]
     epochs: dict[str, float]
+    served: bool
     tokens: int
     losses: list[tuple[float, float]]
 
@@ -62,42 +44,9 @@ class RunError(Exception):
     """A folder that is no training run that can be read."""
 
 
-def stages_of(content: Content) -> list[StageTotal]:
-    """Every stage in an order that agrees with that of each component, where there is one."""
-    sequences: dict[str, list[str]] = {}
-    for count in content.counts:
-        sequences.setdefault(count.component, []).append(count.stage)
-    totals = {stage: StageTotal(stage) for stage in _merged(list(sequences.values()))}
-    for count in content.counts:
-        total = totals[count.stage]
-        total.documents_in += count.documents_in
-        total.components.append(count.component)
-        for rule, documents in count.removed.items():
-            total.removed[rule] = total.removed.get(rule, 0) + documents
-        gone = sum(count.removed.values())
-        total.by_component[count.component] = total.by_component.get(count.component, 0) + gone
-    return list(totals.values())
-
-
-def rules_of(logs: Logs) -> list[RuleTotal]:
-    """Every rule that removed a document, the one that removed most first."""
-    rows = logs.sql(
-        "select rule, any_value(stage) as stage, count(*) as documents, "
-        "count(*) filter (coalesce(len(failed_rules), 0) <= 1) as alone from removals group by rule order by documents desc, rule"
-    )
-    return [RuleTotal(row["rule"], row["stage"], row["documents"], row["alone"]) for row in rows]
-
-
-def rules_by(logs: Logs, column: Literal["component", "language"]) -> dict[str, list[tuple[str, int]]]:
-    """Rule → (component or language, documents removed), most first."""
-    rows = logs.sql(
-        f"select rule, coalesce({column}, 'not known') as name, count(*) as documents from removals group by all order by rule, "
-        "documents desc, name"
-    )
-    found: dict[str, list[tuple[str, int]]] = {}
-    for row in rows:
-        found.setdefault(row["rule"], []).append((row["name"], row["documents"]))
-    return found
+def rules_of(logs: Logs) -> list[RuleCost]:
+    """What every rule cost, the one that removed most first, with all components and languages."""
+    return rule_costs(logs, ("component", "language"), largest=MOST_NAMES)
 
 
 def languages_of(logs: Logs) -> list[dict[str, Any]]:
@@ -146,8 +95,8 @@ def grouped_sizes(sizes: dict[int, int]) -> list[tuple[str, int]]:
     return found
 
 
-def run_figures(folder: Path, digest: str) -> RunFigures:
-    """What a run's folder tells; RunError when it is none, or damaged. `digest` is that of the corpus in question."""
+def run_figures(folder: Path, corpus: Folder, manifest: Manifest) -> RunFigures:
+    """What a run's folder tells; RunError when it is none, or damaged. `manifest` is that of the corpus in question."""
     facts = _json(folder / "run.json")
     config = _json(folder / "config.json")
     result = _json(folder / "result.json") if (folder / "result.json").exists() else {}
@@ -159,8 +108,22 @@ def run_figures(folder: Path, digest: str) -> RunFigures:
     losses = [
         (float(row["tokens"]), float(row["loss"])) for row in rows if _finite(row.get("loss")) and _finite(row.get("tokens"))
     ]
-    same = facts.get("manifest_digest") == digest
-    return RunFigures(folder.name or str(folder), same, config, facts, result, dict(epochs), int(tokens), losses)
+    same = facts.get("manifest_digest") == manifest.digest
+    passes = _passes(folder, corpus, manifest, same)
+    told = dict(epochs) if passes is None else passes
+    return RunFigures(folder.name or str(folder), same, config, facts, result, told, passes is not None, int(tokens), losses)
+
+
+def _passes(folder: Path, corpus: Folder, manifest: Manifest, same: bool) -> dict[str, float] | None:
+    """By the run's ledger; None where it has none, or is of a corpus that is not at hand."""
+    if not (folder / LEDGER).exists():
+        return None
+    try:
+        return TrainedOn(folder, corpus, manifest, same_shards=True).passes()
+    except LedgerError as error:
+        if same:
+            raise RunError(str(error)) from None
+        return None
 
 
 def _finite(value: Any) -> bool:
@@ -196,19 +159,3 @@ def _metrics(path: Path) -> Iterable[dict[str, Any]]:
                     yield row
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path}: unreadable: {error}") from None
-
-
-def _merged(sequences: Sequence[Sequence[str]]) -> list[str]:
-    """All names once, each after what comes before it in a sequence; where sequences disagree, the first one wins."""
-    before: dict[str, set[str]] = {}
-    for sequence in sequences:
-        for name in sequence:
-            before.setdefault(name, set())
-        for earlier, later in pairwise(sequence):
-            if earlier != later:
-                before[later].add(earlier)
-    ordered: list[str] = []
-    while len(ordered) < len(before):
-        waiting = [name for name in before if name not in ordered]
-        ordered.append(next((name for name in waiting if before[name] <= set(ordered)), waiting[0]))
-    return ordered

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
+from collections import Counter
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from manifests.audit import flow
 from manifests.commands import app
 from manifests.logs import Logs
 from manifests.manifest import MANIFEST, Manifest, open_corpus
@@ -28,6 +30,10 @@ from manifests.report.elements import element, written
 from manifests.report.page import report
 from manifests.rules import RATIO, Rule, decide
 from manifests.storage import Folder
+from manifests.trained_on import TrainedOn
+from tests.manifests.training_run import finish_run, write_run
+from tests.pipeline.crawl import article, build, small_recipe, write_small
+from trainer.loader import Phase
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = [
@@ -73,15 +79,35 @@ class Reader(HTMLParser):
 # what it says
 
 
-def test_every_rule_that_removed_documents_is_in_the_page_with_its_count(page: str, manifest: Manifest) -> None:
+def rule_cells(page: str) -> dict[tuple[str, str], tuple[str, str]]:
+    """(rule, stage) → (removed, by it alone), of the table of rules."""
     cells = re.sub(r"\s*<wbr>\s*", "", page)
-    removed: dict[str, int] = {}
+    table = cells[cells.index("rules that removed documents, with components") :].partition("</table>")[0]
+    rows = re.findall(r"<tr><td>([^<]+)</td><td[^>]*>([^<]+)</td><td>([\d,]+)</td><td>[^<]*</td><td>([\d,]+)</td>", table)
+    return {(rule, stage): (removed, alone) for rule, stage, removed, alone in rows}
+
+
+def test_every_rule_of_every_stage_is_in_the_page_with_what_it_removed_and_what_alone(page: str, finished: Path) -> None:
+    with Logs(*open_corpus(str(finished))) as logs:
+        rows = logs.sql("select rule, stage, failed_rules from removals")
+    removed = Counter((row["rule"], row["stage"]) for row in rows)
+    alone = Counter((row["rule"], row["stage"]) for row in rows if len(row["failed_rules"] or []) <= 1)
+    assert rule_cells(page) == {key: (f"{removed[key]:,}", f"{alone[key]:,}") for key in removed}
+    assert any(alone[key] < removed[key] for key in removed)
+
+
+def test_a_rule_of_two_stages_is_told_of_each(tmp_path: Path) -> None:
+    files = {"a.jsonl": [{"text": article(n, sentences)} for n, sentences in enumerate((2, 3, 12, 12, 1))]}
+    files["a.jsonl"].append({"text": article(2)})
+    written = small_recipe([{"gopher_quality": {"min_words": 20}}], ["exact_dedup", {"gopher_quality": {"min_words": 60}}])
+    build(write_small(tmp_path, files, written), tmp_path / "corpus")
+    folder, manifest = open_corpus(str(tmp_path / "corpus"))
+    counted: dict[tuple[str, str], int] = {}
     for count in manifest.content.counts:
-        for rule, documents in count.removed.items():
-            removed[rule] = removed.get(rule, 0) + documents
-    assert removed
-    for rule, documents in removed.items():
-        assert re.search(rf"<td[^>]*>{re.escape(rule)}</td><td[^>]*>[^<]+</td><td[^>]*>{documents:,}</td>", cells), rule
+        counted.update({(rule, count.stage): number_ for rule, number_ in count.removed.items()})
+    assert len([1 for rule, _ in counted if rule == "gopher.min_words"]) == 2, counted
+    page = report(folder, manifest)
+    assert {key: removed for key, (removed, _) in rule_cells(page).items()} == {key: f"{n:,}" for key, n in counted.items()}
 
 
 def test_the_funnel_ends_with_the_documents_that_were_kept(page: str, manifest: Manifest) -> None:
@@ -112,6 +138,42 @@ def test_what_a_recipe_does_not_check_is_said(page: str, finished: Path) -> None
         assert sentence in said
 
 
+def test_of_what_was_not_checked_limits_come_first_and_items_are_folded_away(page: str, manifest: Manifest) -> None:
+    part = page[page.index('id="unchecked"') :]
+    before, _, folded = part.partition("<details>")
+    items = [str(one) for record in manifest.content.decontamination for b in record["benchmarks"] for one in b["unchecked"]]
+    assert items
+    assert not any(one in before for one in items)
+    assert all(one in folded for one in items)
+    sentences = re.findall(r"<li>([^<]+)</li>", before)
+    first = next(n for n, one in enumerate(sentences) if "too short to be looked for" in one)
+    limits = [n for n, one in enumerate(sentences) if one.startswith("Decontamination: ")]
+    assert limits and max(limits) < first
+
+
+def test_of_the_check_of_the_split_it_is_said_what_was_compared_with_what(page: str, manifest: Manifest) -> None:
+    split = manifest.content.split
+    assert split is not None and split.closest is not None
+    said = Reader(page).text
+    assert "of other splits:" not in said
+    assert "was compared with every document of another split than its own" in said
+    assert f"out of {split.closest.documents:,}:" in said
+
+
+def test_epochs_of_a_run_are_those_of_what_was_served(finished: Path, tmp_path: Path) -> None:
+    folder, manifest = open_corpus(str(finished))
+    run = finish_run(write_run(tmp_path / "short", finished, [Phase()], steps=1, every=1, rows=1), finished, steps=1)
+    page = report(folder, manifest, [run])
+    passes = TrainedOn(run, folder, manifest).passes()
+    training = {one: sum(row.tokens for row in manifest.shards("train", one)) for one in passes}
+    assert {name for name, one in passes.items() if one} < set(training), "every component was served: it shows nothing"
+    for name, one in passes.items():
+        assert f"<title>{name}: {one:.3f} epochs</title>" in page
+    (run / "ledger.jsonl").write_text("{}\n")
+    with pytest.raises(figures.RunError, match=r"ledger\.jsonl"):
+        report(folder, manifest, [run])
+
+
 def test_clusters_are_counted_once_whatever_their_size(finished: Path) -> None:
     with Logs(*open_corpus(str(finished))) as logs:
         found = figures.clusters_of(logs)["minhash"]
@@ -126,13 +188,13 @@ def test_clusters_are_counted_once_whatever_their_size(finished: Path) -> None:
 
 
 def test_stages_are_merged_in_an_order_that_suits_every_component() -> None:
-    assert figures._merged([["read", "repair", "split"], ["read", "extraction", "repair", "split"]]) == [
+    assert flow._merged([["read", "repair", "split"], ["read", "extraction", "repair", "split"]]) == [
         "read",
         "extraction",
         "repair",
         "split",
     ]
-    assert sorted(figures._merged([["a", "b"], ["b", "a"]])) == ["a", "b"]
+    assert sorted(flow._merged([["a", "b"], ["b", "a"]])) == ["a", "b"]
 
 
 @pytest.mark.parametrize(
@@ -181,7 +243,11 @@ def signal_log(tmp_path: Path, manifest: Manifest, finished: Path, values: pa.Ar
     stage = record.stages[0].model_copy(update={"stage": "made", "rules": rules})
     log = next(one for one in manifest.content.logs if one.kind == "signals").model_copy(update={"path": path, "rows": rows})
     content = manifest.content.model_copy(
-        update={"components": {"books": record.model_copy(update={"stages": [stage]})}, "stages": [], "logs": [log], "shards": []}
+        update={
+            "components": {"books": record.model_copy(update={"stages": [stage]})},
+            "counts": [one for one in manifest.content.counts if one.component == "books"],
+            **{"stages": [], "logs": [log], "shards": []},
+        }
     )
     return Logs(Folder(tmp_path), Manifest.seal(content, {}))
 

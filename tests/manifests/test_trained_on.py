@@ -71,6 +71,11 @@ def test_documents_and_tokens_are_those_that_the_trainer_counts(
     for name, taken in whole.by["component"].items():
         mine = [row for row in seen if row["component"] == name]
         assert (taken.documents, taken.tokens) == (len(mine), sum(row["targets"] for row in mine))
+    training = {name: loader_of(finished, phases).component_targets()[name] for name in whole.epochs}
+    assert whole.epochs == joined.passes() == stretches[-1].epochs
+    assert whole.epochs == {
+        name: whole.by["component"][name].tokens / training[name] if name in whole.by["component"] else 0.0 for name in training
+    }
     by_domain: dict[str, int] = {}
     for document in documents:
         times = joined.times(document)

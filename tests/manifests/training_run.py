@@ -15,14 +15,14 @@ ROWS = 6
 STEPS = 40
 
 
-def write_run(folder: Path, finished: Path, phases: list[Phase], steps: int = STEPS, every: int = 7) -> Path:
-    """The files that a run of `steps` steps leaves, a ledger line every `every` steps."""
+def write_run(folder: Path, finished: Path, phases: list[Phase], steps: int = STEPS, every: int = 7, rows: int = ROWS) -> Path:
+    """The files that a run of `steps` steps of `rows` rows leaves, a ledger line every `every` steps."""
     corpus = Corpus.open(finished)
     loader = Loader([corpus.component(name, "train") for name in corpus.components("train")], 64, 3, phases)
     folder.mkdir(parents=True)
     ledger = Ledger(folder, loader, corpus.manifest.digest, 0)
     for step in range(1, steps + 1):
-        ledger.consumed(step, (step - 1) * ROWS, step * ROWS)
+        ledger.consumed(step, (step - 1) * rows, step * rows)
         if step % every == 0:
             ledger.commit()
     ledger.close()

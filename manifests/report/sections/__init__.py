@@ -1,0 +1,1 @@
+"""Sections of a report, a module each; `section` makes the elements below its heading."""
