@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import resource
+import select
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,7 +25,7 @@ def secret(tmp_path: Path) -> Path:
     return tmp_path / "secret.csv"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def sandbox(finished: Path, manifest: Manifest) -> Iterator[Sandbox]:
     with Sandbox(Folder(finished), manifest) as opened:
         yield opened
@@ -104,6 +108,66 @@ def test_a_statement_that_takes_too_long_or_too_much_is_stopped(finished: Path, 
         assert sandbox.ask("select 1").rows == [(1,)]
     with pytest.raises(SandboxError, match="memory"):
         Sandbox(Folder(finished), manifest, memory="a lot")
+
+
+def test_what_functions_on_lists_and_texts_take_is_counted_and_their_time_too(finished: Path, manifest: Manifest) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with Sandbox(Folder(finished), manifest, memory="100MB") as sandbox:
+        for statement in (
+            "select list_aggregate(range(100000000), 'sum')",
+            "select damerau_levenshtein(repeat('a', 30000), repeat('b', 30000))",
+            "select repeat(chr(1), 1000000) from range(50)",  # six characters each in JSON
+        ):
+            with pytest.raises(SandboxError, match=r"Out of Memory|more than 100MB"):
+                sandbox.ask(statement)
+        assert sandbox.ask("select 1").rows == [(1,)]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+    with Sandbox(Folder(finished), manifest) as sandbox:
+        assert sandbox.ask("select 1").rows == [(1,)]
+        running = sandbox.process_id
+        with pytest.raises(SandboxError, match=r"stopped after 0\.2 seconds"):
+            sandbox.ask("select levenshtein(repeat('a', 200000), repeat('b', 200000))", seconds=0.2)
+        assert running is not None and not Path(f"/proc/{running}").exists()
+
+
+def test_nothing_goes_on_when_who_asked_is_gone(finished: Path) -> None:
+    asking = """
+import sys, threading
+from manifests.audit.sandbox import Sandbox
+from manifests.manifest import open_corpus
+with Sandbox(*open_corpus(sys.argv[1])) as sandbox:
+    threading.Thread(target=sandbox.ask, args=["select count(*) from range(100000000000) a, range(10) b"], daemon=True).start()
+    print(sandbox.process_id, flush=True)
+    sys.stdin.read()
+"""
+    caller = subprocess.Popen([sys.executable, "-c", asking, finished], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert caller.stdout is not None
+    running = os.pidfd_open(int(caller.stdout.readline()))
+    caller.kill()
+    caller.communicate()
+    assert select.select([running], [], [], 60)[0]
+    os.close(running)
+
+
+def test_values_of_every_kind_come_through(sandbox: Sandbox) -> None:
+    asked = (
+        "select 9223372036854775807::hugeint * 1000 as a, 1.50::decimal(4, 2) as b, timestamp '2020-01-02 03:04:05' as c, "
+        "'\\xAA'::blob as d, map {date '2020-01-01': [1, null]} as e, {'k': 'é'} as f, true as g, null as h, 'inf'::double as i, "
+        "'a' || chr(10) || chr(55) as j"
+    )
+    (row,) = sandbox.ask(asked).as_rows()
+    assert row == {
+        "a": 9223372036854775807000,
+        "b": "1.50",
+        "c": "2020-01-02 03:04:05",
+        "d": "aa",
+        "e": {"2020-01-01": [1, None]},
+        "f": {"k": "é"},
+        "g": True,
+        "h": None,
+        "i": float("inf"),
+        "j": "a\n7",
+    }
 
 
 def test_every_column_of_every_log_is_there_with_its_type(sandbox: Sandbox) -> None:
