@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from manifests.logs import Logs
+from manifests.wording import ABSENT
 
 MOST_ROWS = 10_000
 """That are given at once."""
-NOTHING = "(none)"
-"""As a language or domain: documents without one."""
+NOTHING = ABSENT
+"""As a language or domain: documents without one. No code of a language is called so, and no domain."""
 ORDERS = ("document", "lowest", "highest")
 _MEASURED = "coalesce(value, kept_jaccard)"
 _COLUMNS = (

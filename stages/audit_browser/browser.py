@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from manifests.audit.costs import RuleCost, rule_costs
+from manifests.audit.flow import removed_by_rule
 from manifests.audit.reviews import Review, ReviewFile, latest
 from manifests.blocks import MEASURE
 from manifests.logs import Logs
@@ -78,7 +79,7 @@ class Browser:
 
     async def costs(self, request: Request, asked: bool = False) -> dict[tuple[str, str], RuleCost] | None:
         """(stage, rule) → what it costs, counted once; None of many removals, as long as nobody has asked."""
-        if self._costs is None and (asked or sum(self.removed_by_rule().values()) <= COUNTED_UNASKED):
+        if self._costs is None and (asked or sum(removed_by_rule(self.manifest.content).values()) <= COUNTED_UNASKED):
             found = await self.ask(request, lambda logs, stop: rule_costs(logs, dimensions=()))
             self._costs = {(one.stage, one.rule): one for one in found}
         return self._costs
@@ -122,18 +123,10 @@ class Browser:
         """The reviews that count now."""
         return latest(self.reviews.read())
 
-    def removed_by_rule(self) -> dict[tuple[str, str], int]:
-        """(stage, rule) → documents, most first."""
-        found: dict[tuple[str, str], int] = {}
-        for count in self.manifest.content.counts:
-            for rule, documents in count.removed.items():
-                found[count.stage, rule] = found.get((count.stage, rule), 0) + documents
-        return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
-
     def populations(self) -> dict[str, int]:
         """Rule → documents that it removed, in whatever stages."""
         found: dict[str, int] = {}
-        for (_, rule), documents in self.removed_by_rule().items():
+        for (_, rule), documents in removed_by_rule(self.manifest.content).items():
             found[rule] = found.get(rule, 0) + documents
         return found
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from manifests.audit.flow import funnel_rows
+from manifests.audit.flow import funnel_rows, levels_of, quiet_stages, removed_by_rule
 from manifests.audit.reviews import summed
+from manifests.audit.unchecked import unchecked
 from manifests.overview import by_licence
-from manifests.report.charts import Level, counted, funnel, number, share
-from manifests.report.figures import stages_of
+from manifests.report.charts import funnel
+from manifests.wording import counted, number, share
 from stages.audit_browser.browser import Browser
 from stages.audit_browser.questions import CorpusUnreadable, TooLong
 
@@ -20,12 +21,6 @@ async def overview(browser: Browser, request: Request) -> Response:
     kept = sum(one.documents_kept for one in content.components.values())
     licences = by_licence(content)
     tokens = sum(one.all_tokens for one in licences)
-    left, levels = documents_in, [Level("came in", documents_in, documents_in)]
-    for stage in stages_of(content):
-        if stage.gone:
-            levels.append(Level(stage.stage, left, left - stage.gone))
-            left -= stage.gone
-    levels.append(Level("kept", left, left))
     uncounted = None
     try:
         costs = await browser.costs(request, asked="alone" in request.query_params)
@@ -40,7 +35,7 @@ async def overview(browser: Browser, request: Request) -> Response:
             "alone": costs[stage, rule].alone if costs is not None and (stage, rule) in costs else None,
             "reviews": reviewed.get(rule),
         }
-        for (stage, rule), documents in browser.removed_by_rule().items()
+        for (stage, rule), documents in removed_by_rule(content).items()
     ]
     return browser.page(
         request,
@@ -51,7 +46,8 @@ async def overview(browser: Browser, request: Request) -> Response:
             ("removed", number(documents_in - kept), share(documents_in - kept, documents_in)),
             ("tokens", number(tokens) if tokens else "–", counted(len(licences), "licence")),
         ],
-        funnel=funnel(levels, documents_in),
+        funnel=funnel(levels_of(content), documents_in),
+        quiet=quiet_stages(content),
         counts=funnel_rows(content),
         rules=rules,
         alone_known=costs is not None,
@@ -59,4 +55,5 @@ async def overview(browser: Browser, request: Request) -> Response:
         documents_in=documents_in,
         licences=licences,
         tokens=tokens,
+        gaps=unchecked(content),
     )

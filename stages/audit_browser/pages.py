@@ -11,10 +11,10 @@ from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound, U
 from markupsafe import Markup
 
 from manifests.audit.answers import shown as cell
-from manifests.report.charts import number, share
 from manifests.report.elements import markup
 from manifests.report.style import STYLE
 from manifests.terminal import visible
+from manifests.wording import number, share
 
 _FOLDER = files("stages.audit_browser")
 ABSENT = "–"

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from manifests.audit.answers import as_csv, as_json
+from manifests.audit.flow import removed_by_rule
 from manifests.audit.removed import MOST_ROWS as EXPORTED_ROWS
 from manifests.audit.removed import NOTHING, ORDERS, Page, removals_counted, removals_page
 from manifests.logs import Logs
@@ -42,7 +43,7 @@ async def removals(browser: Browser, request: Request) -> Response:
             at_file=file,
             at_position=position,
         )
-    by_rule = list(browser.removed_by_rule())
+    by_rule = list(removed_by_rule(browser.manifest.content))
     return browser.page(
         request,
         "removals.html",

@@ -12,7 +12,8 @@ from manifests.audit.removed import NOTHING
 from manifests.audit.reviews import ReviewError, sample_size, summed
 from manifests.audit.whatif import manifest_changes
 from manifests.logs import Logs
-from manifests.report.charts import Bar, Piece, bars, share
+from manifests.report.charts import Bar, Piece, bars
+from manifests.wording import share
 from stages.audit_browser.asked import LARGEST_SAMPLE, SAMPLE, BadQuestion, decimal, word
 from stages.audit_browser.browser import Browser
 from stages.audit_browser.questions import Stop

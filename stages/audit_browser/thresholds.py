@@ -9,6 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from manifests.audit.flow import removed_by_rule
 from manifests.audit.whatif import WhatIfError, changes_of, manifest_changes, what_if
 from manifests.manifest import Manifest
 from stages.audit_browser.asked import BadQuestion, word
@@ -41,7 +42,7 @@ async def whatif(browser: Browser, request: Request) -> Response:
             answer = await browser.ask(request, lambda logs, stop: what_if(logs, changes, EXAMPLES, stopped=stop))
         except WhatIfError as error:
             wrong = str(error)
-    removed = {rule for _, rule in browser.removed_by_rule()}
+    removed = {rule for _, rule in removed_by_rule(browser.manifest.content)}
     for one in rows:
         one["asked"] = changed.get(one["key"])
         one["first"] = one["rule"] == focus or one["asked"] is not None or (not focus and one["rule"] in removed)
