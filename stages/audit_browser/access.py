@@ -1,8 +1,9 @@
 """Who may ask: the person who started the server, or who has its token; and no page of another site in their name.
 
 A port of 127.0.0.1 is open to every user of the machine. So a connection is let in without the token only if the system says
-that the socket at its other end belongs to the user who runs the server. Everybody else, and everybody where the server listens
-on another address, gives the token once and is known by a cookie from then on."""
+that the socket at its other end belongs to the user who runs the server, and no proxy says that it asks for another. A program of
+that user which passes bytes on and says nothing, such as an SSH tunnel, lets in whoever reaches it. Everybody else, and everybody
+where the server listens on another address, gives the token once and is known by a cookie from then on."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ HEADERS = {
 }
 LOGIN = "/login"
 OPEN_TO_ALL = frozenset([LOGIN, "/static/style.css"])
-FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
+FORWARDED = frozenset([b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip", b"true-client-ip"])
+FORWARDED_PREFIXES = (b"x-forwarded-", b"x-original-", b"x-envoy-", b"cf-")
 """Headers of a proxy: the socket is then its own, and who asks is another."""
 TOKEN_BYTES = 32
 _ESTABLISHED = "01"
@@ -121,7 +123,8 @@ class Access:
 
     def admits(self, scope: Scope) -> bool:
         """May whoever asks see pages of the corpus?"""
-        forwarded = any(_header(scope, name) for name in FORWARDED)
+        names = {name.lower() for name, _ in scope["headers"]}
+        forwarded = any(name in FORWARDED or name.startswith(FORWARDED_PREFIXES) for name in names)
         if self.trusts_own and not forwarded and self.own(scope.get("client"), scope.get("server")):
             return True
         cookie = cookies_of(scope).get(self.cookie_name(scope), "")

@@ -52,6 +52,7 @@ def serve(
         from stages.audit_browser.access import Access, host_names, is_loopback
         from stages.audit_browser.application import application
         from stages.audit_browser.browser import Browser
+        from stages.audit_browser.connections import within
         from stages.audit_browser.questions import CorpusUnreadable, Questions
     except ModuleNotFoundError as error:
         if error.name and error.name.partition(".")[0] in ("uvicorn", "starlette", "jinja2", "markupsafe", "anyio"):
@@ -79,6 +80,7 @@ def serve(
         server_header=False,
         date_header=False,
         proxy_headers=False,
+        http=within(),
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=ENDING_SECONDS,
         limit_concurrency=CONNECTIONS,
