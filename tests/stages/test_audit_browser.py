@@ -31,6 +31,7 @@ from typer.testing import CliRunner
 from manifests.audit.removed import NOTHING
 from manifests.audit.reviews import Review, ReviewFile
 from manifests.commands import app as program
+from manifests.identity import url_key
 from manifests.life import lives
 from manifests.logs import Logs
 from manifests.manifest import Manifest, open_corpus
@@ -305,6 +306,11 @@ def test_the_text_before_the_first_mark_is_short_and_none_of_it_is_lost() -> Non
     assert not any(piece.folded for piece in shown(text, []).pieces)  # where nothing is marked, all of it is to be read
 
 
+def marks_of(left: str, right: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    mine, theirs = differences(left, right)
+    return [dict(place.__dict__) for place in mine], [dict(place.__dict__) for place in theirs]
+
+
 def random_texts(seed: int) -> tuple[str, str]:
     chosen = random.Random(seed)
     mine = [chosen.choice(["a", "b", "C", "d\n", "e  ", "\nf"]) for _ in range(chosen.randrange(600))]
@@ -315,7 +321,7 @@ def random_texts(seed: int) -> tuple[str, str]:
 @pytest.mark.parametrize("seed", range(40))
 def test_texts_side_by_side_hold_all_of_both_and_differ_only_where_marked(seed: int) -> None:
     left, right = random_texts(seed)
-    marks = [[place.__dict__ for place in side] for side in differences(left, right)]
+    marks = marks_of(left, right)
     found = side_by_side(left, right, marks[0], marks[1])
     assert found is not None and found.before is None and found.after is None
     sides = [["".join(piece.text for piece in (row.left, row.right)[side]) for row in found.rows] for side in (0, 1)]
@@ -339,10 +345,10 @@ def test_long_equal_stretches_are_folded_in_both_texts_and_long_texts_have_pages
     other = [*lines]
     other[10], other[150], other[4990] = "another line", "one more", "and another"
     left, right = "\n".join(lines), "\n".join(other)
-    found = side_by_side(left, right, *([place.__dict__ for place in side] for side in differences(left, right)))
+    found = side_by_side(left, right, *marks_of(left, right))
     assert found is None  # too long to be compared word by word
     left, right = "\n".join(lines[:200]), "\n".join(other[:200])
-    found = side_by_side(left, right, *([place.__dict__ for place in side] for side in differences(left, right)))
+    found = side_by_side(left, right, *marks_of(left, right))
     assert found is not None and [row.folded for row in found.rows].count(True) == 2
     assert [row.left[0].text.split()[0] for row in found.rows if row.place is not None] == ["10", "150"]
     whole = [{"start": 0, "end": len(left), "what": "differs"}]
@@ -352,23 +358,22 @@ def test_long_equal_stretches_are_folded_in_both_texts_and_long_texts_have_pages
     equal = side_by_side(left, left, [], [])
     assert equal is not None and equal.differences == 0 and [row.folded for row in equal.rows] == [True]
     many = "\n".join(f"{number} " + "w " * 300 for number in range(600))
-    odd = re.sub("w w", "v w", many)
     spots = [{"start": one.start(), "end": one.start() + 1, "what": "differs"} for one in re.finditer("(?<=[0-9] )w", many)]
     pages, start = [], 0
     while True:
         one = side_by_side(many, many, spots, spots, start)
-        assert one is not None and odd
+        assert one is not None
         pages.append(one)
         if one.after is None:
             break
         start = one.after
     assert len(pages) > 2 and pages[1].before == 0
-    assert sum(len(one.rows) for one in pages) == len({id(row) for one in pages for row in one.rows})
+    assert "".join(piece.text for one in pages for row in one.rows for piece in row.left) == many
 
 
 def test_a_url_with_several_captures_lists_them(copied: Path, tmp_path: Path) -> None:
     def same(table: pa.Table) -> pa.Table:
-        return set_column(table, "url", "https://twice.example/")
+        return set_column(set_column(table, "url", "https://twice.example/"), "url_key", url_key("https://twice.example/"))
 
     rewritten(copied, "documents", same)
     read = page(client_of(browser_of(copied, tmp_path / "r")), link("/document", q="https://twice.example/"))
