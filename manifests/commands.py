@@ -175,11 +175,13 @@ def why(
 
     from manifests.life import lives
     from manifests.logs import Logs
+    from manifests.lookup import documents_called
 
     folder, manifest = _open(corpus)
     try:
         with Logs(folder, manifest, ["documents", "removals", "edits"]) as logs:
-            found = lives(logs, document)
+            called = documents_called(logs, document)
+            found = lives(logs, called)
     except duckdb.Error as error:
         typer.echo(
             visible(f"error: the logs of {corpus} cannot be read; `corpusmill verify` says what is wrong: {error}"), err=True
@@ -187,6 +189,8 @@ def why(
         raise typer.Exit(1) from None
     if not found:
         not_found(corpus, manifest, document)
+    for line in called.in_words():
+        typer.echo(visible(line), err=as_json)
     if as_json:
         typer.echo(f"[{', '.join(life.as_json() for life in found)}]")
         return

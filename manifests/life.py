@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from manifests.copies import copies_of, stand_ins
-from manifests.identity import DocumentId, url_key
 from manifests.logs import Logs, signal_blocks
+from manifests.lookup import AS_ID, Called, documents_called
 from manifests.rules import RATIO
 
 
@@ -26,45 +26,22 @@ class Life:
     """Documents that were removed because of this one, directly or through others (`manifests.copies.copies_of`)."""
     stand_in: dict[str, Any] | None = None
     """Of a copy: what is in the corpus in its place today (`manifests.copies.StandIn`)."""
+    matched: str = AS_ID
+    """How it is what was asked for (`manifests.lookup`)."""
 
     def as_json(self) -> str:
         return json.dumps(self.__dict__, ensure_ascii=False, indent=1)
 
 
-MOST_OF_A_FILE = 20
-WHOLE_FILE = "select * from documents where component = ? and file = ?"
-
-
-def lives(logs: Logs, id_or_url: str, most_twins: int | None = None) -> list[Life]:
-    """Needs the views `documents`, `removals` and `edits`. The documents with this id or URL, or the first ones of this file
-    (`component/file`); a URL may have been crawled several times. Empty when none came in.
+def lives(logs: Logs, called: str | Called, most_twins: int | None = None) -> list[Life]:
+    """Needs the views `documents`, `removals` and `edits`. Of the documents that are called so (`manifests.lookup`); none where
+    none came in. Of near misses too where there is nothing else: look at `matched`.
     `most_twins`: how many documents that were removed because of one are told."""
-    return [_life(logs, document, most_twins) for document in documents_called(logs, id_or_url)]
+    called = documents_called(logs, called) if isinstance(called, str) else called
+    return [_life(logs, document, how, most_twins) for document, how in zip(called.documents, called.matched, strict=True)]
 
 
-def documents_called(logs: Logs, id_or_url: str, most: int | None = None) -> list[dict[str, Any]]:
-    """Rows of the document log for an id, a URL or a file, as `lives` finds them; at most `most` captures of a URL."""
-    try:
-        wanted = DocumentId.parse(id_or_url)
-        found = logs.sql(
-            "select * from documents where component = ? and file = ? and position = ?",
-            [wanted.component, wanted.file, wanted.position],
-        )
-    except ValueError:
-        found = []
-    component, _, file = id_or_url.partition("/")
-    if not found and file:
-        found = logs.sql(f"{WHOLE_FILE} order by position limit {MOST_OF_A_FILE}", [component, file])
-    by_url = "order by component, file, position limit ?"
-    if not found:
-        found = logs.sql(f"select * from documents where url_key = ? {by_url}", [url_key(id_or_url), most])
-    if not found:
-        bare = id_or_url.split("#")[0].split("?")[0]
-        found = logs.sql(f"select * from documents where url = ? {by_url}", [bare, most])
-    return found
-
-
-def _life(logs: Logs, document: dict[str, Any], most_twins: int | None) -> Life:
+def _life(logs: Logs, document: dict[str, Any], matched: str, most_twins: int | None) -> Life:
     key = [document["component"], document["file"], document["position"]]
     where = "component = ? and file = ? and position = ?"
     removals = logs.sql(f"select * from removals where {where}", key)
@@ -82,7 +59,7 @@ def _life(logs: Logs, document: dict[str, Any], most_twins: int | None) -> Life:
     twins = copies_of(logs, [document["id"]], most_twins)
     removal = removals[0] if removals else None
     stand_in = stand_ins(logs, [document["id"]]).get(document["id"]) if removal and removal["kept_id"] else None
-    return Life(document, removal, edits, signals, rules, twins, stand_in.as_json() if stand_in else None)
+    return Life(document, removal, edits, signals, rules, twins, stand_in.as_json() if stand_in else None, matched)
 
 
 def _rules(logs: Logs, component: str, measured: dict[str, Any]) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ def trained_on(
             _fail(f"{run} does not say where its corpus lay; name it with --corpus")
         folder, manifest = open_corpus(where)
         joined = TrainedOn(run, folder, manifest)
-        with Logs(folder, manifest, only=["documents"]) as logs:
+        with Logs(folder, manifest, only=["documents", "removals"]) as logs:
             if id_ is not None or url is not None:
                 _tell_document(joined, logs, id_, url, as_json, as_csv)
             else:
@@ -60,34 +60,28 @@ def trained_on(
 
 
 def _tell_document(joined: TrainedOn, logs: Logs, id_: str | None, url: str | None, as_json: bool, as_csv: bool) -> None:
-    from manifests.audit.training import times_in_words, why_not_trained_on
-    from manifests.trained_on import documents_named
+    from manifests.audit.training import consumed_by
+    from manifests.lookup import AS_ID, documents_called
 
-    documents = documents_named(logs, id_, url)
-    if not documents:
-        _fail(f"{logs.corpus.url} has no document {id_ or url!r}")
+    asked = id_ if id_ is not None else url or ""
+    called = documents_called(logs, asked)
+    if not called.documents or (id_ is not None and called.matched[0] != AS_ID):
+        _fail(f"{logs.corpus.url} has no document {asked!r}")
     told, rows = [], list[dict[str, Any]]()
-    for document in documents:
-        times = joined.times(document)
-        rows += [{"id": document["id"], "url": document["url"], **one.__dict__} for one in times]
-        told.append(
-            {
-                "id": document["id"],
-                "url": document["url"],
-                "tokens": document["tokens"],
-                "split": document["split"],
-                "removed_by": document["removed_by"],
-                "served": [one.__dict__ for one in times],
-            }
-        )
-    if give(rows, as_json, as_csv, told, ["id", "url", "step", "epoch", "position", "first_token", "tokens"]):
+    for document, matched in zip(called.documents, called.matched, strict=True):
+        one = consumed_by(str(joined.ledger.path.parent), joined, logs, document)
+        about = {"id": document["id"], "url": document["url"], "matched": matched}
+        rows += [{**about, "copy": None, **time.__dict__} for time in one.served]
+        rows += [{**about, "copy": copy.id, **time.__dict__} for copy in one.copies for time in copy.served]
+        about |= {name: document[name] for name in ("tokens", "split", "removed_by")}
+        told.append({**about, **{name: value for name, value in one.as_json().items() if name not in ("run", "steps")}})
+    for line in called.in_words():
+        typer.echo(visible(line), err=as_json or as_csv)
+    if give(rows, as_json, as_csv, told, ["id", "url", "matched", "copy", "step", "epoch", "position", "first_token", "tokens"]):
         return
-    for document, one in zip(documents, told, strict=True):
-        if times := joined.times(document):
-            said = times_in_words(times, document["tokens"], joined.ledger.last_step)
-        else:
-            said = f"not trained on: {why_not_trained_on(document, joined)}"
-        typer.echo(visible(f"{one['id']}: {said}"))
+    before = {"yes": "", "no": "not trained on: ", "as a copy": "trained on as a copy: "}
+    for row in told:
+        typer.echo(visible(f"{row['id']}: {before[row['consumed']]}{row['because']}"))
 
 
 def _tell_stretches(

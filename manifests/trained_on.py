@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from manifests.identity import DocumentId, url_key
 from manifests.manifest import Manifest, Shard
 from manifests.order import Order, OrderError, Phase
 from manifests.packing import Int64, Packing
@@ -360,21 +359,6 @@ def equal_stretches(first: int, last: int, every: int | None = None) -> list[tup
     """Steps `first` to `last` in stretches of `every` steps, or in STRETCHES or fewer that are as long as one another."""
     length = every or -(-(last - first + 1) // STRETCHES)
     return [(begin, min(begin + length - 1, last)) for begin in range(first, last + 1, length)]
-
-
-def documents_named(logs: Logs, id_: str | None = None, url: str | None = None) -> list[dict[str, Any]]:
-    """Rows of the document log: the one with this id, or all captures of this URL."""
-    if id_ is not None:
-        try:
-            wanted = DocumentId.parse(id_)
-        except ValueError:
-            return []
-        return logs.sql("select * from documents where component = ? and file = ? and position = ?", list(wanted))
-    if url is None:
-        return []
-    found = logs.sql("select * from documents where url_key = ? order by component, file, position", [url_key(url)])
-    bare = url.split("#")[0].split("?")[0]
-    return found or logs.sql("select * from documents where url = ? order by component, file, position", [bare])
 
 
 def corpus_of(run: Path) -> str | None:

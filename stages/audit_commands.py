@@ -8,6 +8,7 @@ import typer
 
 from manifests.audit.answers import CsvOption, JsonOption, give
 from manifests.audit.commands import CorpusArgument, audit, fail, logs_of, opened
+from manifests.lookup import documents_called
 from manifests.terminal import terminal, visible
 from stages.audit_texts import compared, marked, sampled, twins_of
 
@@ -63,7 +64,7 @@ def sample(
 @audit.command()
 def text(
     corpus: CorpusArgument,
-    document: Annotated[list[str], typer.Argument(help="ids: component/file#position")],
+    document: Annotated[list[str], typer.Argument(help="ids (component/file#position) or URLs")],
     source: SourceOption = None,
     personal_data: AsItWasOption = False,
     characters: CharactersOption = 0,
@@ -73,7 +74,7 @@ def text(
     """Show the text of documents: as it is in the corpus, or as the stage saw it that removed it."""
     folder, manifest = opened(corpus)
     with logs_of(corpus, folder, manifest, "removals", "documents", "edits") as logs:
-        rows = [_row(logs, one) for one in document]
+        rows = [_row(logs, one) for asked in document for one in _ids_called(logs, asked) or [asked]]
         found = marked(logs, rows, sources_named(source), personal_data)
     if not give(found, as_json, as_csv):
         for one in found:
@@ -86,7 +87,7 @@ def text(
 def twins(
     corpus: CorpusArgument,
     document: Annotated[
-        str, typer.Argument(help="id of a document that was removed as a copy, or of one that others were copies of")
+        str, typer.Argument(help="id or URL of a document that was removed as a copy, or of one that others were copies of")
     ],
     source: SourceOption = None,
     personal_data: AsItWasOption = False,
@@ -97,10 +98,12 @@ def twins(
     """Show a removed copy beside the document that was kept instead, with what differs marked in both."""
     folder, manifest = opened(corpus)
     with logs_of(corpus, folder, manifest, "removals", "documents", "edits") as logs:
-        pairs = twins_of(logs, document)
+        ids = _ids_called(logs, document)
+        if not ids:
+            fail(f"no document of {corpus} has the id or URL {document!r}")
+        pairs = list({pair["id"]: pair for one in ids for pair in twins_of(logs, one)}.values())
         if not pairs:
-            known = logs.sql("select id from documents where id = ?", [document])
-            fail(f"{document} has no twin on record" if known else f"no document of {corpus} has the id {document!r}")
+            fail(f"{document} has no twin on record")
         rows = compared(logs, pairs, sources_named(source), personal_data)
     if give(rows, as_json, as_csv):
         return
@@ -117,6 +120,14 @@ def twins(
 def stayed(pair: dict[str, Any]) -> str:
     """What became of the kept one of a pair."""
     return "stayed" if pair["kept_removed_by"] is None else f"was kept then, and removed later by {pair['kept_removed_by']}"
+
+
+def _ids_called(logs: Logs, asked: str) -> list[str]:
+    """Ids of the documents with this id or URL. What only resembles it is told on the standard error, and is none of them."""
+    called = documents_called(logs, asked)
+    for line in called.in_words():
+        typer.echo(visible(line), err=True)
+    return [row["id"] for row in called.documents] if called.found else []
 
 
 def _row(logs: Logs, document: str) -> dict[str, Any]:

@@ -51,20 +51,24 @@ def why(
     """Tell the whole life of a document: source, signals, edits, decision, twin, shard, and which training runs consumed it."""
     from manifests.commands import not_found, tell
     from manifests.life import lives
+    from manifests.lookup import documents_called
 
     folder, manifest = opened(corpus)
     with logs_of(corpus, folder, manifest, "documents", "removals", "edits") as logs:
-        found = lives(logs, document)
+        called = documents_called(logs, document)
+        found = lives(logs, called)
+        runs = _runs(logs, run, [life.document for life in found]) if run else [[] for _ in found]
     if not found:
         not_found(corpus, manifest, document)
-    runs = _runs(folder, manifest, run, [life.document for life in found]) if run else [[] for _ in found]
+    for line in called.in_words():
+        typer.echo(visible(line), err=as_json or as_csv)
     rows: list[dict[str, Any]] = [
         {**life.__dict__, **({"runs": [one.as_json() for one in mine]} if run else {})}
         for life, mine in zip(found, runs, strict=True)
     ]
     flat = [
         {**row["document"], **{f"removal_{name}": value for name, value in (row["removal"] or {}).items()}}
-        | {name: row[name] for name in ("edits", "signals", "rules", "twins", "runs") if name in row}
+        | {name: row[name] for name in ("matched", "edits", "signals", "rules", "twins", "stand_in", "runs") if name in row}
         for row in rows
     ]
     if as_csv and not as_json:
@@ -78,13 +82,13 @@ def why(
             typer.echo(visible(f"trained on by {one.run}: {one.consumed} ({one.because})"))
 
 
-def _runs(folder: Folder, manifest: Manifest, runs: list[str], documents: list[dict[str, Any]]) -> list[list[Consumed]]:
+def _runs(logs: Logs, runs: list[str], documents: list[dict[str, Any]]) -> list[list[Consumed]]:
     """For each document, what each run had of it; the program ends where a ledger cannot be read."""
     from manifests.audit.training import Run
     from manifests.trained_on import LedgerError
 
     try:
-        asked = [Run(one, folder, manifest) for one in runs]
+        asked = [Run(one, logs) for one in runs]
         return [[one.consumed(document) for one in asked] for document in documents]
     except LedgerError as error:
         fail(str(error))
@@ -335,8 +339,16 @@ def _show_takedown(what: Affected, near_duplicates: str) -> None:
     if what.removed_before:
         told = ", ".join(f"{stage} {number:,}" for stage, number in sorted(what.removed_before.items()))
         typer.echo(visible(f"removed before, so that no shard holds them: {told}"))
+    if what.without_url:
+        typer.echo(f"{what.without_url:,} documents of the corpus have no URL with a host and cannot be matched by domain")
     for one in what.unknown[:SHOWN]:
         typer.echo(visible(f"unknown to this corpus: {one}"))
+    if what.near_misses:
+        show(
+            [one.__dict__ for one in what.near_misses[:SHOWN]],
+            {"asked": "asked for", "url": "in the corpus", "why": "which is", "documents": "documents"},
+            "\nno document has exactly these URLs; of what resembles them, name the ids that are meant",
+        )
     if what.survivors:
         more = "" if near_duplicates == "remove" else "; --near-duplicates remove takes down the copies among them"
         show(

@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from manifests.copies import EXACT, copies_of, stand_ins
 from manifests.domains import domain_of, host_of, parents_of
 from manifests.dropping import ALONE
-from manifests.identity import url_key
 from manifests.logs import Logs, read_parquet
+from manifests.lookup import NearMiss, urls_called
 from manifests.manifest import MANIFEST, TAKEDOWN, Content, LogFile, Manifest, ManifestError, Shard
 from manifests.schemas import DOCUMENT_LOG, REMOVALS, SHARD_INDEX
 from manifests.storage import Folder, Written
@@ -49,10 +49,11 @@ class Selection:
 class Affected:
     """taken: rows of the document log that are in the corpus and go, with `rule` (which word of the selection took it) and
     `linked_id` (for a near-duplicate, the selected document). removed_before: stage → selected documents that an earlier stage
-    removed: of them no token is in a shard. unknown: ids and URLs of which the corpus knows nothing. survivors: documents that
-    are kept and not selected though they resemble a selected one: id, of (the selected one), how, jaccard (None where it is not
-    known of these two), through (documents between the two, which were removed as copies in turn). orphans: documents elsewhere
-    that were removed only because a copy of them stayed which now goes, or one that stood in for it; they do not come back."""
+    removed: of them no token is in a shard. unknown: ids and URLs of which the corpus knows nothing like it. survivors: documents
+    that are kept and not selected though they resemble a selected one: id, of (the selected one), how, jaccard (None where it is
+    not known of these two), through (documents between the two, which were removed as copies in turn). orphans: documents
+    elsewhere that were removed only because a copy of them stayed which now goes, or one that stood in for it; they do not come
+    back."""
 
     selection: Selection
     taken: list[dict[str, Any]] = field(default_factory=list)
@@ -61,6 +62,10 @@ class Affected:
     survivors: list[dict[str, Any]] = field(default_factory=list)
     orphans: list[dict[str, Any]] = field(default_factory=list)
     saw_it: list[str] = field(default_factory=list)
+    near_misses: list[NearMiss] = field(default_factory=list)
+    """What resembles the URLs asked for that no document has exactly; no document of it is selected."""
+    without_url: int = 0
+    """Documents of the corpus that no domain can select."""
 
     @property
     def tokens(self) -> int:
@@ -76,7 +81,11 @@ class Affected:
             "tokens": self.tokens,
             "shards": self.shards,
             "taken": [{name: row[name] for name in TOLD} for row in self.taken],
-            **{name: getattr(self, name) for name in ("removed_before", "unknown", "survivors", "orphans", "saw_it")},
+            **{
+                name: getattr(self, name)
+                for name in ("removed_before", "unknown", "survivors", "orphans", "saw_it", "without_url")
+            },
+            "near_misses": [one.__dict__ for one in self.near_misses],
         }
 
 
@@ -130,9 +139,15 @@ def take_down(
 ) -> TakenDown:
     """Writes the corpus without `what.taken`. `output` is a new folder, which then stands by itself (files that stay are
     linked, or copied where that is impossible), or the name of a manifest beside the old one (`without.json`), where only
-    rewritten files are new. ManifestError where there is nothing to take, the output is there already, or a file is not the one
-    that the manifest lists.
+    rewritten files are new. ManifestError where there is nothing to take, where a URL that was asked for has near misses and no
+    document, where the output is there already, or a file is not the one that the manifest lists.
     """
+    if what.near_misses:
+        asked = list(dict.fromkeys(one.asked for one in what.near_misses))
+        raise ManifestError(
+            f"no document has exactly the URL {asked[0]}{f' ({len(asked) - 1:,} more such)' if asked[1:] else ''}, and "
+            f"{what.near_misses[0].url} resembles it: name the ids that are meant in its place, or leave it out"
+        )
     if not what.taken:
         raise ManifestError("nothing that is in the corpus is selected: there is nothing to take down")
     target = _Target.of(corpus, output)
@@ -251,16 +266,23 @@ def _selected(logs: Logs, selection: Selection, found: Affected) -> dict[str, st
         if not rows:
             found.unknown.append(asked)
         selected |= dict.fromkeys((row["id"] for row in rows), f"{TAKEDOWN}.domain")
+    if selection.domains:
+        found.without_url = logs.sql("select count(*) as n from documents where domain is null and removed_by is null")[0]["n"]
     if selection.documents:
         wanted = list(dict.fromkeys(selection.documents))
-        keys = [url_key(one) for one in wanted]
-        logs.connection.register("asked", pa.table({"asked": pa.array(wanted, pa.string()), "key": pa.array(keys, pa.string())}))
+        keys, near = urls_called(logs, wanted)
+        pairs = [(one, key) for one, some in keys.items() for key in some]
+        columns = {name: pa.array([pair[at] for pair in pairs], pa.string()) for at, name in enumerate(("asked", "key"))}
+        logs.connection.register("asked", pa.table(columns))
         rows = logs.sql(
-            "select asked.asked, documents.id from asked join documents on documents.id = asked.asked "
+            "select asked.asked, documents.id from (select distinct asked from asked) asked "
+            "join documents on documents.id = asked.asked "
             "union all select asked.asked, documents.id from asked join documents on documents.url_key = asked.key"
         )
         met = {row["asked"] for row in rows}
-        found.unknown += [one for one in wanted if one not in met]
+        found.near_misses = [one for one in near if one.asked not in met]
+        close = {one.asked for one in found.near_misses}
+        found.unknown += [one for one in wanted if one not in met and one not in close]
         selected |= dict.fromkeys((row["id"] for row in rows), f"{TAKEDOWN}.listed")
     return selected
 

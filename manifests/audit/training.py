@@ -3,44 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import duckdb
 import pyarrow as pa
 
+from manifests.copies import EXACT, stand_ins
 from manifests.identity import DocumentId
 from manifests.logs import Logs
-from manifests.manifest import Manifest, ManifestError, open_corpus
-from manifests.storage import Folder, StorageError
+from manifests.manifest import ManifestError, open_corpus
+from manifests.storage import StorageError
 from manifests.trained_on import TRAINED_SPLIT, LedgerError, Served, TrainedOn, corpus_of, read_ledger
 
 NUMBERS_SHOWN = 20
+COPIES_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of a document that was served though it was not: what stands in for it in the corpus, or has the same text. jaccard:
+    of the two, None where it is not known."""
+
+    id: str
+    jaccard: float | None
+    targets: int
+    served: list[Served]
 
 
 @dataclass(frozen=True)
 class Consumed:
-    """What the run in folder `run`, of so many `steps`, had of a document. consumed: yes, no, or unknown where the run was
-    trained on another corpus that cannot be asked. targets: tokens of it that were predicted, counted as often as they were;
-    served: each time that a piece of it came up. `because` says all of it in words."""
+    """What the run in folder `run`, of so many `steps`, had of a document. consumed: yes; as a copy, where it was not itself, but
+    one of `copies` was; no; or unknown where the run was trained on another corpus that cannot be asked. targets: tokens of it
+    that were predicted, counted as often as they were; served: each time that a piece of it came up. `because` says all of it in
+    words."""
 
     run: str
     steps: int
-    consumed: Literal["yes", "no", "unknown"]
+    consumed: Literal["yes", "as a copy", "no", "unknown"]
     because: str
     targets: int = 0
     served: list[Served] = field(default_factory=list)
+    copies: list[Copy] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 class Run:
-    """A training run, asked about documents of one corpus. LedgerError where its ledger is damaged or missing."""
+    """A training run, asked about documents of the corpus of `logs`, of which the views `documents` and `removals` are needed.
+    LedgerError where its ledger is damaged or missing."""
 
-    def __init__(self, run: str, corpus: Folder, manifest: Manifest) -> None:
-        self.folder = run
+    def __init__(self, run: str, logs: Logs) -> None:
+        self.folder, self.logs = run, logs
+        corpus, manifest = logs.corpus, logs.manifest
         self.ledger = read_ledger(Path(run))
         header = self.ledger.header
         self.elsewhere: _Elsewhere | None = None
@@ -56,18 +73,62 @@ class Run:
 
     def consumed(self, document: dict[str, Any]) -> Consumed:
         """By a document's row in the document log."""
-        if self.elsewhere is not None:
-            return self.elsewhere.consumed(self.folder, self.ledger.last_step, document)
-        assert self.joined is not None
-        return _told(self.folder, self.joined, document)
+        if self.joined is not None:
+            return consumed_by(self.folder, self.joined, self.logs, document)
+        assert self.elsewhere is not None
+        steps = self.ledger.last_step
+        own = self.elsewhere.consumed(self.folder, steps, document)
+        if own.consumed != "no":
+            return own
+        there = [
+            (copy, jaccard, self.elsewhere.consumed(self.folder, steps, copy)) for copy, jaccard in _copies(self.logs, document)
+        ]
+        return _with_copies(own, [(copy, jaccard, one) for copy, jaccard, one in there if one.consumed != "unknown"])
 
 
 def times_in_words(times: Sequence[Served], tokens: int, last_step: int) -> str:
-    """ "120 targets of 60 tokens, in steps 3, 9 of 40; epochs 1, 2"."""
+    """ "120 targets of 60 tokens, at steps 3, 9 (the run has 40), in epochs 1, 2"."""
     return (
-        f"{sum(one.tokens for one in times):,} targets of {tokens:,} tokens, in steps "
-        f"{_numbers(one.step for one in times)} of {last_step:,}; epochs {_numbers(one.epoch + 1 for one in times)}"
+        f"{sum(one.tokens for one in times):,} targets of {tokens:,} tokens, at {_numbers('step', (one.step for one in times))} "
+        f"(the run has {last_step:,}), in {_numbers('epoch', (one.epoch + 1 for one in times))}"
     )
+
+
+def consumed_by(run: str, joined: TrainedOn, logs: Logs, document: dict[str, Any], as_: str = "") -> Consumed:
+    """What a run had of a document of its corpus, by the row in the document log, or of copies of it. `logs` are of the corpus,
+    with the views `documents` and `removals`. `as_`: words before the answer."""
+    own = _told(run, joined, document, as_)
+    if own.consumed == "yes":
+        return own
+    return _with_copies(own, [(copy, jaccard, _told(run, joined, copy)) for copy, jaccard in _copies(logs, document)])
+
+
+def _copies(logs: Logs, document: dict[str, Any]) -> list[tuple[dict[str, Any], float | None]]:
+    """Documents of the corpus that have the text of one, or stand in for it, with the Jaccard similarity: rows of the log."""
+    if document["removed_by"] is None:
+        rows = logs.sql(
+            "select * from documents where text_sha256 = ? and id <> ? and removed_by is null order by component, file, position",
+            [document["text_sha256"], document["id"]],
+        )
+        return [(row, EXACT) for row in rows]
+    found = stand_ins(logs, [document["id"]]).get(document["id"])
+    if found is None or not found.in_corpus:
+        return []
+    return [(row, found.jaccard) for row in logs.sql("select * from documents where id = ?", [found.id])]
+
+
+def _with_copies(own: Consumed, copies: Sequence[tuple[dict[str, Any], float | None, Consumed]]) -> Consumed:
+    """The answer about a document that was not served itself, given those about its copies."""
+    had = [one for one in copies if one[2].consumed in ("yes", "as a copy")]
+    because = own.because
+    for copy, jaccard, one in (had or list(copies[:1]))[:COPIES_SHOWN]:
+        similar = "how similar is not on record" if jaccard is None else f"Jaccard {jaccard:.4f}"
+        because += f"; its copy {copy['id']} ({similar}) was{'' if had else ' not either'}: {one.because}"
+    if len(had) > COPIES_SHOWN:
+        because += f"; and so were {len(had) - COPIES_SHOWN:,} other copies"
+    found = [Copy(copy["id"], jaccard, one.targets, one.served) for copy, jaccard, one in had if one.served]
+    found += [further for *_, one in had for further in one.copies]
+    return replace(own, consumed="as a copy" if had else own.consumed, because=because, copies=found)
 
 
 def why_not_trained_on(document: dict[str, Any], joined: TrainedOn) -> str:
@@ -109,7 +170,7 @@ class _Elsewhere:
         if self.joined is None:
             return Consumed(run, steps, "unknown", f"{self.other}, {self.why_not}")
         try:
-            with Logs(self.joined.corpus, self.joined.manifest, only=["documents"]) as logs:
+            with Logs(self.joined.corpus, self.joined.manifest, only=["documents", "removals"]) as logs:
                 if document["text_sha256"]:
                     query = (
                         "select * from documents where text_sha256 = ? and shard is not null order by component, file, position"
@@ -119,12 +180,13 @@ class _Elsewhere:
                     wanted = DocumentId(document["component"], document["file"], document["position"])
                     query = "select * from documents where component = ? and file = ? and position = ?"
                     found, what = logs.sql(query, list(wanted)), "this document"
+                answers = [consumed_by(run, self.joined, logs, one, f"{self.other}, as {one['id']}: ") for one in found]
         except (duckdb.Error, pa.ArrowException, StorageError, OSError) as error:
             return Consumed(run, steps, "unknown", f"{self.other}, whose logs cannot be read: {error}")
-        answers = [_told(run, self.joined, one, f"{self.other}, as {one['id']}: ") for one in found]
         if not answers:
             return Consumed(run, steps, "no", f"{self.other}, which does not have {what}")
-        served = [one for one in answers if one.consumed == "yes"] or answers[:1]
+        had = [one for one in answers if one.consumed == "yes"] or [one for one in answers if one.consumed == "as a copy"]
+        served = had or answers[:1]
         return Consumed(
             run,
             steps,
@@ -132,10 +194,16 @@ class _Elsewhere:
             "; ".join(one.because for one in served),
             sum(one.targets for one in served),
             [time for one in served for time in one.served],
+            [copy for one in served for copy in one.copies],
         )
 
 
-def _numbers(numbers: Iterable[int]) -> str:
+def _numbers(what: str, numbers: Iterable[int]) -> str:
+    """ "steps 3, 9"."""
     distinct = sorted(set(numbers))
     more = len(distinct) - NUMBERS_SHOWN
-    return ", ".join(f"{one:,}" for one in distinct[:NUMBERS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+    return (
+        f"{what}{'s' if len(distinct) > 1 else ''} "
+        + ", ".join(f"{one:,}" for one in distinct[:NUMBERS_SHOWN])
+        + (f" and {more:,} more" if more > 0 else "")
+    )

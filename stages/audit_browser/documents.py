@@ -8,8 +8,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from manifests.life import Life, documents_called, lives
+from manifests.life import Life, lives
 from manifests.logs import Logs
+from manifests.lookup import Called, documents_called
 from manifests.rules import SIGNS
 from stages.audit_browser.asked import BadQuestion, start_of, word
 from stages.audit_browser.browser import Browser, language_tag
@@ -27,19 +28,20 @@ async def document(browser: Browser, request: Request) -> Response:
     if not asked:
         raise BadQuestion("which document? Give its id (component/file#position) or its URL")
 
-    def question(logs: Logs, stop: Stop) -> tuple[list[dict[str, Any]], Life | None, dict[str, Any] | None]:
+    def question(logs: Logs, stop: Stop) -> tuple[Called, Life | None, dict[str, Any] | None]:
         called = documents_called(logs, asked, CAPTURES + 1)
-        if len(called) != 1:
+        if len(called.documents) != 1 or not called.found:
             return called, None, None
-        life = lives(logs, called[0]["id"], TWINS_LISTED + 1)[0]
-        row = life.removal or {"id": called[0]["id"]}
+        life = lives(logs, called, TWINS_LISTED + 1)[0]
+        row = life.removal or {"id": life.document["id"]}
         return called, life, marked(logs, [row], browser.sources, browser.personal_data)[0]
 
     called, life, text = await browser.ask(request, question)
-    if not called:
+    if not called.documents:
         raise BadQuestion(f"no document of this corpus has the id or URL {asked}", 404)
     if life is None or text is None:
-        return browser.page(request, "documents.html", asked=asked, rows=called[:CAPTURES], more=len(called) > CAPTURES)
+        rows = called.documents
+        return browser.page(request, "documents.html", called=called, rows=rows[:CAPTURES], more=len(rows) > CAPTURES)
     rule = life.removal["rule"] if life.removal else None
     standing = browser.standing()
     decided = _decided(life)
@@ -47,6 +49,7 @@ async def document(browser: Browser, request: Request) -> Response:
         request,
         "document.html",
         life=life,
+        notes=called.in_words(),
         twins_listed=TWINS_LISTED,
         text=text,
         shown=text_shown(text, request),

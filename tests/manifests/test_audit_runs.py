@@ -37,6 +37,10 @@ def runs_of(*arguments: str | Path) -> list[dict[str, Any]]:
     return found
 
 
+def logs_of(corpus: Path) -> Logs:
+    return Logs(Folder(corpus), Manifest.load(Folder(corpus)), only=["documents", "removals"])
+
+
 @pytest.fixture(scope="module")
 def documents(finished: Path, manifest: Manifest) -> list[dict[str, Any]]:
     with Logs(Folder(finished), manifest, only=["documents"]) as logs:
@@ -53,7 +57,7 @@ def test_it_tells_each_step_epoch_and_piece(
 ) -> None:
     joined = TrainedOn(run, Folder(finished), manifest)
     targets = {row["id"]: row["targets"] for row in joined.documents().to_pylist()}
-    asked = Run(str(run), Folder(finished), manifest)
+    asked = Run(str(run), logs_of(finished))
     for document in documents:
         told = asked.consumed(document)
         assert (told.consumed == "yes", told.targets) == (document["id"] in targets, targets.get(document["id"], 0))
@@ -62,7 +66,8 @@ def test_it_tells_each_step_epoch_and_piece(
     (told_run,) = runs_of(finished, taken["id"], "--run", run)
     assert told_run["served"] == [one.__dict__ for one in joined.times(taken)]
     shown = why(finished, taken["id"], "--run", run).stdout
-    assert f"trained on by {run}: yes ({targets[taken['id']]:,} targets of {taken['tokens']:,} tokens, in steps " in shown
+    assert f"trained on by {run}: yes ({targets[taken['id']]:,} targets of {taken['tokens']:,} tokens, at step" in shown
+    assert f"(the run has {STEPS}), in epoch" in shown
     (row,) = csv.DictReader(io.StringIO(why(finished, taken["id"], "--run", run, "--csv").stdout))
     assert json.loads(row["runs"])[0]["targets"] == targets[taken["id"]]
 
@@ -80,13 +85,51 @@ def test_it_tells_why_a_document_was_not_trained_on(finished: Path, run: Path, d
         assert told["consumed"] == "no" and said in told["because"] and told["served"] == []
 
 
+def test_a_document_whose_copy_was_trained_on_is_told_so(finished: Path, run: Path, documents: list[dict[str, Any]]) -> None:
+    """ "No" would be the wrong answer to whoever asks whether a text was trained on."""
+    by_id = {one["id"]: one for one in documents}
+    with logs_of(finished) as logs:
+        asked = Run(str(run), logs)
+        copies = logs.sql("select id, kept_id, kept_jaccard from removals where kept_id is not null order by id")
+        pairs = [(by_id[one["id"]], by_id[one["kept_id"]], one["kept_jaccard"]) for one in copies]
+        assert asked.joined is not None
+        served = {document["id"]: asked.joined.times(document) for document in documents}
+        kinds = set()
+        for copy, kept, jaccard in pairs:
+            if kept["removed_by"] is not None:
+                continue
+            told = asked.consumed(copy)
+            kinds.add(told.consumed)
+            assert told.served == [] and told.targets == 0
+            assert (told.consumed == "as a copy") == bool(served[kept["id"]])
+            was = "was" if served[kept["id"]] else "was not either"
+            assert (
+                f"it was removed by {copy['removed_by']}; its copy {kept['id']} (Jaccard {jaccard:.4f}) {was}: " in told.because
+            )
+            assert [(one.id, one.jaccard, one.served) for one in told.copies] == (
+                [(kept["id"], jaccard, served[kept["id"]])] if served[kept["id"]] else []
+            )
+    assert "as a copy" in kinds
+    copy, kept, _ = next(pair for pair in pairs if served[pair[1]["id"]])
+    (told_run,) = runs_of(finished, copy["id"], "--run", run)
+    assert told_run["copies"][0]["served"] == [one.__dict__ for one in served[kept["id"]]]
+    call = ["audit", "trained-on", str(run), "--id", copy["id"]]
+    (row,) = json.loads(CliRunner().invoke(app, [*call, "--json"]).stdout)
+    assert (row["consumed"], row["copies"], row["served"]) == ("as a copy", told_run["copies"], [])
+    rows = list(csv.DictReader(io.StringIO(CliRunner().invoke(app, [*call, "--csv"]).stdout)))
+    assert [(one["copy"], int(one["step"])) for one in rows] == [(kept["id"], one.step) for one in served[kept["id"]]]
+    assert f"{copy['id']}: trained on as a copy: " in CliRunner().invoke(app, call).stdout
+
+
 def test_a_short_run_did_not_have_what_did_not_come_up(
     finished: Path, manifest: Manifest, tmp_path: Path, documents: list[dict[str, Any]]
 ) -> None:
     short = write_run(tmp_path / "short", finished, [Phase()], steps=1, every=1)
-    asked = Run(str(short), Folder(finished), manifest)
+    asked = Run(str(short), logs_of(finished))
     answers = {asked.consumed(one).because for one in documents if one["split"] == "train"}
-    assert "none of its rows came up in 1 steps" in answers and any("in steps 1 of 1" in one for one in answers)
+    assert "none of its rows came up in 1 steps" in answers and any(
+        "at step 1 (the run has 1), in epoch 1" in one for one in answers
+    )
 
 
 def test_a_resumed_run_is_told_as_one_that_was_never_broken_off(
@@ -104,7 +147,7 @@ def test_a_resumed_run_is_told_as_one_that_was_never_broken_off(
     for step in range(15, STEPS + 1):
         ledger.consumed(step, (step - 1) * ROWS, step * ROWS)
     ledger.close()
-    whole, resumed = (Run(str(one), Folder(finished), manifest) for one in (run, broken))
+    whole, resumed = (Run(str(one), logs_of(finished)) for one in (run, broken))
     for document in documents:
         assert resumed.consumed(document).served == whole.consumed(document).served
 
@@ -156,6 +199,6 @@ def test_a_ledger_that_is_missing_or_damaged_is_an_error_of_one_line(
     (tmp_path / "broken" / "ledger.jsonl").write_text("[1]\n")
     for folder in (tmp_path / "broken", tmp_path / "nowhere"):
         with pytest.raises(LedgerError):
-            Run(str(folder), Folder(finished), manifest)
+            Run(str(folder), logs_of(finished))
         result = why(finished, documents[0]["id"], "--run", run, "--run", folder, code=1)
         assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1

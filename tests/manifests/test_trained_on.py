@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from manifests.commands import app
 from manifests.logs import Logs
+from manifests.lookup import AS_ID
 from manifests.manifest import Manifest
 from manifests.storage import Folder
 from manifests.trained_on import LedgerError, TrainedOn, equal_stretches, read_ledger
@@ -148,12 +149,15 @@ def test_the_command_says_when_a_document_was_consumed(finished: Path, manifest:
     for option, value in (("--id", taken["id"]), ("--url", taken["url"])):
         (told,) = json.loads(call("audit", "trained-on", run, option, value, "--json").stdout)
         assert [one["step"] for one in told["served"]] == [one.step for one in times]
+        assert told["consumed"] == "yes" and (told["matched"] == AS_ID) == (option == "--id")
     assert f"{sum(one.tokens for one in times):,} targets" in call("audit", "trained-on", run, "--id", taken["id"]).stdout
     removed = next(one for one in documents if one["removed_by"])
     held_out = next(one for one in documents if one["split"] == "validation")
     assert f"removed by {removed['removed_by']}" in call("audit", "trained-on", run, "--id", removed["id"]).stdout
     assert "in the split validation" in call("audit", "trained-on", run, "--id", held_out["id"]).stdout
     assert call("audit", "trained-on", run, "--id", "web/none#1").exit_code == 1
+    near = call("audit", "trained-on", run, "--url", f"{taken['url']}?another=query").stdout
+    assert "no document has exactly the URL" in near and f"{taken['id']}: " in near
 
 
 def damaged(line: int, **changes: Any) -> Callable[[list[dict[str, Any]]], None]:
