@@ -8,6 +8,7 @@ import typer
 
 from manifests.audit.answers import CsvOption, JsonOption, give
 from manifests.audit.commands import CorpusArgument, audit, fail, logs_of, opened
+from manifests.audit.rule_names import UnknownRule, rule_or_stage_called
 from manifests.lookup import documents_called
 from manifests.terminal import terminal, visible
 from stages.audit_texts import compared, marked, sampled, twins_of
@@ -34,7 +35,10 @@ OPEN, CLOSE = "⟦", "⟧"
 @audit.command()
 def sample(
     corpus: CorpusArgument,
-    rule: Annotated[str, typer.Option(help="a rule such as gopher.min_words, or a stage")],
+    rule: Annotated[
+        str,
+        typer.Option(help="a rule such as gopher.min_words, also as the recipe has it (gopher_quality.min_words), or a stage"),
+    ],
     n: Annotated[int, typer.Option("--n", min=1, help="how many documents")] = 20,
     seed: Annotated[int, typer.Option(help="of the choice: the same seed gives the same documents")] = 0,
     source: SourceOption = None,
@@ -49,11 +53,14 @@ def sample(
     impossible it is said why.
     """
     folder, manifest = opened(corpus)
+    try:
+        called = rule_or_stage_called(manifest.content, rule)
+    except UnknownRule as error:
+        fail(str(error))
     with logs_of(corpus, folder, manifest, "removals", "documents", "edits") as logs:
-        rows = sampled(logs, rule, n, seed)
+        rows = sampled(logs, called, n, seed)
         if not rows:
-            known = ", ".join(row["rule"] for row in logs.sql("select distinct rule from removals order by rule"))
-            fail(f"{rule!r} removed nothing; rules that did: {known or 'none'}")
+            fail(f"{called} removed no document; `corpusmill audit rules` lists what did")
         found = marked(logs, rows, sources_named(source), personal_data)
     if give(found, as_json, as_csv):
         return

@@ -22,15 +22,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from manifests.audit.later_stages import GONE, Later, freed
+from manifests.audit.rule_names import names_of
 from manifests.blocks import deciding_rules
 from manifests.identity import keyed_hash
 from manifests.logs import Logs
 from manifests.manifest import Content, Manifest, StageRecord
 from manifests.rules import Rule, decide, signal_values
 from manifests.storage import Folder
+from manifests.wording import some
 
 OFF = "off"
 EXAMPLES = 5
+RULES_NAMED = 8
 
 
 class WhatIfError(Exception):
@@ -148,7 +151,7 @@ def changes_of(content: Content, asked: Sequence[str], component: str | None = N
             raise WhatIfError(f"{words!r} is not RULE=VALUE, such as gopher.min_words=30 or c4.curly_brace={OFF}")
         if only and only not in content.components:
             raise WhatIfError(f"{words!r}: there is no component {only!r}; there are {', '.join(content.components)}")
-        matching = [one for one in known if name_alone in _names(one[2], one[3]) and only in ("", one[0])]
+        matching = [one for one in known if name_alone in names_of(one[2], one[3]) and only in ("", one[0])]
         if not matching:
             raise WhatIfError(_unknown(words, name_alone, known))
         for place, block, _, rule in matching:
@@ -185,11 +188,6 @@ def what_if(
     return answer
 
 
-def _names(record: StageRecord, rule: Rule) -> set[str]:
-    """What a person can call a rule: by its own name, or by the recipe's word for the stage and option."""
-    return {rule.name, f"{record.stage}.{rule.name.rpartition('.')[2]}"}
-
-
 def _unknown(words: str, name: str, known: list[tuple[str, str, StageRecord, Rule]]) -> str:
     import difflib
 
@@ -200,25 +198,27 @@ def _unknown(words: str, name: str, known: list[tuple[str, str, StageRecord, Rul
                 f"{words!r}: {option} is an option of {record.stage} that changes what is measured, or a rule that was off and "
                 "whose bound is on no record: change the recipe and run again; only that block and what follows is done anew"
             )
-    names = sorted({one for _, _, record, rule in known for one in _names(record, rule)})
+    names = sorted({one for _, _, record, rule in known for one in names_of(record, rule)})
     near = difflib.get_close_matches(name, names, 3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"rules are {', '.join(sorted({rule.name for *_, rule in known}))}"
+    rules = sorted({rule.name for *_, rule in known})
+    hint = (
+        f"did you mean {' or '.join(near)}?" if near else f"rules are {some(rules, RULES_NAMED)}; without a change all are listed"
+    )
     return f"{words!r}: no rule is called {name!r}; {hint}"
 
 
 def _changed(rule: Rule, value: str, words: str) -> Rule | None:
     if value == OFF:
         return None
-    condition = next(name for name, bound in rule.model_dump().items() if name.startswith("keep_if") and bound is not None)
-    if condition == "keep_if_in":
-        return rule.model_copy(update={condition: tuple(one.strip() for one in value.split(","))})
+    if isinstance(rule.bound, tuple):
+        return rule.model_copy(update={rule.condition: tuple(one.strip() for one in value.split(","))})
     try:
         bound = float(value)
     except ValueError:
         bound = math.nan
     if math.isnan(bound):
         raise WhatIfError(f"{words!r}: {value!r} is not a number; `{OFF}` leaves the rule out")
-    return rule.model_copy(update={condition: bound})
+    return rule.model_copy(update={rule.condition: bound})
 
 
 @dataclass

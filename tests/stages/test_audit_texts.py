@@ -212,11 +212,14 @@ def test_hostile_texts_reach_no_terminal_as_instructions(tmp_path: Path) -> None
     assert "[bold]x[/bold]" in shown
 
 
-def test_samples_come_as_csv_and_unknown_rules_are_an_error_that_lists_them(finished: Path) -> None:
+def test_samples_come_as_csv_and_unknown_rules_are_told_from_those_that_removed_nothing(finished: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(call("sample", finished, "--rule", "filters1", "--csv").stdout)))
     assert {row["rule"] for row in rows} == set(junk())
     assert all(json.loads(row["marks"]) is not None for row in rows)
-    assert "c4.curly_brace" in call("sample", finished, "--rule", "nothing", code=1).stderr
+    assert "no rule or stage of this corpus is called 'nothing'" in call("sample", finished, "--rule", "nothing", code=1).stderr
+    assert "gopher.max_words removed no document" in call("sample", finished, "--rule", "gopher.max_words", code=1).stderr
+    by_recipe = call("sample", finished, "--rule", "gopher_quality.min_words", "--json").stdout
+    assert by_recipe == call("sample", finished, "--rule", "gopher.min_words", "--json").stdout
     assert "COMPONENT=FOLDER" in call("sample", finished, "--rule", "c4.curly_brace", "--source", "web", code=2).output
 
 
