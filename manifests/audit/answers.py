@@ -28,11 +28,11 @@ def as_json(value: Any) -> str:
 
 def as_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] | None = None) -> str:
     """CSV with one header line: the `columns`, or all that any row has, in order of appearance. A null is an empty field. A text
-    that a spreadsheet would run as a formula has an apostrophe before it."""
+    that a spreadsheet would run as a formula has an apostrophe before it, in the header too."""
     names = list(columns) if columns is not None else list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
+    writer.writerow([_field(name) for name in names])
     writer.writerows([_field(row.get(name)) for name in names] for row in rows)
     return out.getvalue()
 

@@ -20,6 +20,7 @@ import fcntl
 import json
 import math
 import os
+import stat
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -111,6 +112,7 @@ class ReviewFile:
     def read(self) -> list[Review]:
         """The reviews of this corpus, in the order in which they were made."""
         self.unreadable = self.others = 0
+        _plain(self.path)
         try:
             lines = self.path.read_bytes().split(b"\n")
         except FileNotFoundError:
@@ -152,6 +154,7 @@ class ReviewFile:
         return review
 
     def _append(self, line: bytes) -> None:
+        _plain(self.path)
         handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -179,9 +182,20 @@ def review_file(folder: Folder, corpus: str, named: str | None = None) -> Review
     path = Path(named).expanduser() if named else default_reviews(corpus)
     if folder.local and path.resolve().is_relative_to(Path(folder.root).resolve()):
         raise ReviewError(f"{path} lies in the corpus, which reviews do not change: name another with --reviews")
-    if path.is_dir():
-        raise ReviewError(f"{path} is a folder; reviews need a file")
+    _plain(path)
     return ReviewFile(path, corpus)
+
+
+def _plain(path: Path) -> None:
+    """ReviewError for what is there and no plain file: a pipe would be waited for, and a device has no end."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return  # not there, or not to be looked at: opening it says so
+    if stat.S_ISDIR(mode):
+        raise ReviewError(f"{path} is a folder; reviews need a file")
+    if not stat.S_ISREG(mode):
+        raise ReviewError(f"{path} is no plain file; reviews need one")
 
 
 def latest(reviews: Iterable[Review]) -> list[Review]:
@@ -284,6 +298,8 @@ def _parsed(line: bytes) -> Review | None:
     words = (review.time, review.reviewer, review.corpus, review.id, review.rule, review.verdict, review.note)
     if not all(isinstance(one, str) for one in words) or review.verdict not in VERDICTS:
         return None
+    if len(review.reviewer) > LONGEST_NAME or len(review.note) > LONGEST_NOTE or max(map(len, words)) > LONGEST_ID:
+        return None  # none that `add` would have stored
     if review.seed is not None and (not isinstance(review.seed, int) or isinstance(review.seed, bool)):
         return None
     return review

@@ -18,7 +18,7 @@ from manifests.blocks import MEASURE
 from manifests.logs import Logs
 from manifests.manifest import Manifest
 from stages.audit_browser.access import LOGIN, Access, cookies_of
-from stages.audit_browser.asked import BadQuestion, word
+from stages.audit_browser.asked import LONGEST_WORD, BadQuestion
 from stages.audit_browser.pages import link, page
 from stages.audit_browser.questions import Questions, Stop
 from stages.audit_texts import sampled
@@ -57,11 +57,12 @@ class Browser:
             "admitted": admitted,
             "path": request.url.path,
             "form_token": self.access.form_token("review") if admitted else self.access.form_token("login"),
-            "query": word(request.query_params, "q"),
+            "query": request.query_params.get("q", "")[:LONGEST_WORD].strip(),  # a page about a longer one has it too
             "measure": MEASURE,
             "status": status,
         }
-        return Response(page(template, {**common, **values}), status, media_type="text/html; charset=utf-8")
+        body = page(template, {**common, **values}).encode("utf-8", "backslashreplace")  # a review may hold half a character
+        return Response(body, status, media_type="text/html; charset=utf-8")
 
     async def ask(self, request: Request, question: Callable[[Logs, Stop], Answer]) -> Answer:
         return await self.questions.ask(request.is_disconnected, question)

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,26 @@ def test_what_is_no_review_is_not_stored(tmp_path: Path, words: tuple[str, ...],
     with pytest.raises(ReviewError, match=said):
         stored.add(*words)
     assert not stored.path.exists()
+
+
+@pytest.mark.parametrize("longer", ["reviewer", "note", "id", "rule", "time"])
+def test_a_line_that_is_longer_than_a_review_may_be_is_none(tmp_path: Path, longer: str) -> None:
+    stored = ReviewFile(tmp_path / "reviews.jsonl", "digest")
+    lines = [review("1", "right").as_json(), {**review("2", "right").as_json(), longer: "é" * 10_001}]
+    stored.path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert ([one.id for one in stored.read()], stored.unreadable) == (["1"], 1)
+
+
+def test_what_is_no_plain_file_is_not_waited_for(finished: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero")):
+        with pytest.raises(ReviewError, match="is no plain file"):
+            review_file(Folder(finished), "0ab", str(path))
+        with pytest.raises(ReviewError, match="is no plain file"):
+            ReviewFile(path, "0ab").read()
+        with pytest.raises(ReviewError, match="is no plain file"):
+            ReviewFile(path, "0ab").add("Ada", "1", "a.b", "right")
 
 
 def _many(path: Path, name: str, number: int) -> None:

@@ -36,9 +36,13 @@ def browser(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Browser
     return Browser(Questions(str(finished)), reviews, Access(trusts_own=True, own=lambda client, server: True))
 
 
+def client_of(browser: Browser) -> TestClient:
+    return TestClient(application(browser), base_url="http://localhost", follow_redirects=False)
+
+
 @pytest.mark.parametrize("name", ["Via", "X-Forwarded-Proto", "x-forwarded-host", "X-Forwarded-For", "X-Client-IP", "CF-Ray"])
 def test_whoever_asks_through_a_proxy_needs_the_token(browser: Browser, name: str) -> None:
-    client = TestClient(application(browser), base_url="http://localhost", follow_redirects=False)
+    client = client_of(browser)
     assert client.get("/").status_code == 200
     assert client.get("/", headers={name: "1"}).status_code == 303
 
@@ -107,3 +111,14 @@ def test_a_byte_now_and_then_is_no_request(port: int) -> None:
             except ConnectionError:
                 ended = True
         assert ended
+
+
+def test_half_a_character_in_a_review_is_shown_as_an_escape(browser: Browser) -> None:
+    browser.reviews.add("Ada \ud800", "1", "a.b", "right", "a note \udfff of half")
+    answer = client_of(browser).get("/reviews")
+    assert answer.status_code == 200 and "Ada \\ud800" in answer.text and "a note \\udfff of half" in answer.text
+
+
+def test_a_question_that_is_too_long_is_answered_on_a_page(browser: Browser) -> None:
+    answer = client_of(browser).get("/document", params={"q": "a" * 10_001})
+    assert answer.status_code == 400 and "10,000 are the most" in answer.text
