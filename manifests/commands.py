@@ -382,9 +382,9 @@ def tell(life: Life, manifest: Manifest) -> None:
                 else str(one["value"])
             )
             bound = f"{one['bound']:g}" if isinstance(one["bound"], float) else str(one["bound"])
-            rules.add_row(
-                one["rule"], value, f"{one['keep_if'].replace('_', ' ')} {bound}", "failed" if one["rule"] in failed else ""
-            )
+            needed = f"{one['keep_if'].replace('_', ' ')} {bound}"
+            # Names, labels and lists of words are the manifest's, and so a stranger's.
+            rules.add_row(*map(visible, (one["rule"], value, needed)), "failed" if one["rule"] in failed else "")
         console.print(rules)
 
 

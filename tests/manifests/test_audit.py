@@ -16,7 +16,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from manifests.audit.costs import rule_costs
-from manifests.commands import app
+from manifests.commands import app, tell
+from manifests.life import lives
 from manifests.logs import Logs
 from manifests.manifest import Manifest
 from manifests.storage import Folder
@@ -150,6 +151,24 @@ def test_an_answer_without_rows_has_its_header_all_the_same(finished: Path) -> N
 def test_a_csv_gives_a_spreadsheet_no_formula(finished: Path) -> None:
     rows = table("sql", finished, "select '=cmd()' as a, '-1' as b, -1 as c, null as d, ['x', null] as e")
     assert rows == [{"a": "'=cmd()", "b": "'-1", "c": "-1", "d": "", "e": '["x", null]'}]
+    (named,) = table("sql", finished, 'select 1 as "=cmd()", 2 as "@b"')
+    assert named == {"'=cmd()": "1", "'@b": "2"}
+
+
+def test_nothing_that_a_manifest_names_moves_a_terminal(
+    finished: Path, manifest: Manifest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Logs(Folder(finished), manifest, ["documents", "removals", "edits"]) as logs:
+        life = lives(logs, logs.sql("select id from removals where rule = 'c4.curly_brace' order by id")[0]["id"])[0]
+    evil = "\x1b]0;taken\x07\u202e"
+    life.rules = [
+        {"rule": f"c4.{evil}1", "value": f"{evil}2", "keep_if": "in", "bound": [f"{evil}3"]},
+        {"rule": "c4.lines", "value": 1.5, "keep_if": f"at_{evil}4", "bound": 2.0},
+    ]
+    tell(life, manifest)
+    said = "".join(capsys.readouterr().out.split())
+    assert not {"\x1b", "\x07", "\u202e"} & set(said)
+    assert all(f"taken\\x07\\u202e{number}" in said for number in (1, 2, 4)) and "3" in said
 
 
 def test_logs_that_are_damaged_are_an_error_that_says_so(copied: Path) -> None:
