@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from manifests import manifest_commands, run_commands
+from manifests.audit.answers import CsvOption, JsonOption
 from manifests.audit.commands import audit
 from manifests.report.commands import report
 from manifests.terminal import terminal, visible
@@ -34,8 +35,7 @@ audit.command("trained-on")(run_commands.trained_on)
 app.command()(report)
 app.command()(run_commands.release)
 
-CorpusArgument = Annotated[str, typer.Argument(help="folder or URL of a corpus")]
-JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
+CorpusArgument = Annotated[str, typer.Argument(help="folder or URL of a corpus, or the path of one of its manifests")]
 
 
 def main() -> None:
@@ -83,34 +83,30 @@ def verify(
         bool,
         typer.Option("--texts", help="decode every document too, and compare the SHA-256 of its text with the one on record"),
     ] = False,
+    as_json: JsonOption = False,
+    as_csv: CsvOption = False,
 ) -> None:
     """Hash and count everything again; exit 1 and name what is wrong when the corpus is not what its manifest says."""
-    from manifests.verify import listed_files
+    from manifests.audit.answers import give
+    from manifests.verify import Verification
     from manifests.verify import verify as findings_of
 
+    if as_json and as_csv:
+        raise typer.BadParameter("one of --json and --csv", param_hint="--json")
     folder, manifest = _open(corpus)
-    findings = 0
+    about = Verification.of(manifest, texts)
     for finding in findings_of(folder, manifest, texts):
-        findings += 1
-        typer.echo(visible(finding))
-    content = manifest.content
-    documents = sum(one.documents_in for one in content.components.values())
-    if findings:
-        typer.echo(f"{findings} findings: this corpus is not what its manifest says", err=True)
+        about.add(finding)
+        if not (as_json or as_csv):
+            typer.echo(visible(finding))
+    number = len(about.findings)
+    if not give(about.findings, as_json, as_csv, whole=about, columns=("where", "what")) and not number:
+        for line in about.in_words():
+            typer.echo(visible(line))
+    if number:
+        told = "1 finding" if number == 1 else f"{number:,} findings"
+        typer.echo(f"{told}: this corpus is not what its manifest says", err=True)
         raise typer.Exit(1)
-    files = sum(1 for _ in listed_files(content))
-    typer.echo(f"verified: {files} files, {documents:,} documents in = kept + removed at each of {len(content.counts)} stages")
-    if content.split is not None and content.split.closest is not None:
-        pair = content.split.closest
-        before = f" (before {', '.join(one['component'] for one in content.dropped)} was dropped)" if content.dropped else ""
-        typer.echo(
-            f"split: {pair.held_out_documents} held-out documents were compared with all {pair.documents:,}; "
-            f"the highest Jaccard with one of another split is {pair.jaccard:.3f}{before}"
-        )
-    if texts:
-        held = sum(shard.documents for shard in content.shards)
-        typer.echo(f"texts: the tokens of {held:,} documents spell the texts whose SHA-256 is on record")
-    typer.echo(f"digest {manifest.digest}")
 
 
 @app.command()

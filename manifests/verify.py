@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,57 @@ def verify(corpus: Folder, manifest: Manifest, texts: bool = False) -> Iterator[
         yield from _check_closest(content.split)
         if not damaged & logs and dict(splits) != content.split.documents:
             yield f"documents by split are {dict(sorted(splits.items()))}, the manifest says {content.split.documents}"
+
+
+@dataclass
+class Verification:
+    """What was verified, for people and programs. `findings`: of each `where` (a file, a component or what else is concerned) and
+    `what`."""
+
+    whole: bool
+    digest: str
+    files: int
+    documents: int
+    stages: int
+    texts: int | None
+    findings: list[dict[str, str]]
+    split: dict[str, Any] | None
+    dropped: list[str]
+
+    @staticmethod
+    def of(manifest: Manifest, texts: bool) -> Verification:
+        """Before anything was found. texts: were they compared, too?"""
+        content = manifest.content
+        closest = content.split.closest if content.split is not None else None
+        return Verification(
+            whole=True,
+            digest=manifest.digest,
+            files=sum(1 for _ in listed_files(content)),
+            documents=sum(one.documents_in for one in content.components.values()),
+            stages=len(content.counts),
+            texts=sum(shard.documents for shard in content.shards) if texts else None,
+            findings=[],
+            split=closest.model_dump(mode="json") if closest is not None else None,
+            dropped=[str(one.get("component")) for one in content.dropped],
+        )
+
+    def add(self, finding: str) -> None:
+        where, _, what = finding.partition(": ")
+        self.findings.append({"where": where, "what": what} if what else {"where": "", "what": finding})
+        self.whole = False
+
+    def in_words(self) -> Iterator[str]:
+        """Of a corpus without findings."""
+        yield f"verified: {self.files} files, {self.documents:,} documents in = kept + removed at each of {self.stages} stages"
+        if self.split is not None:
+            before = f" (before {', '.join(self.dropped)} was dropped)" if self.dropped else ""
+            yield (
+                f"split: {self.split['held_out_documents']} held-out documents were compared with all of other splits; "
+                f"the highest Jaccard is {abs(self.split['jaccard']):.3f}{before}"
+            )
+        if self.texts is not None:
+            yield f"texts: the tokens of {self.texts:,} documents spell the texts whose SHA-256 is on record"
+        yield f"digest {self.digest}"
 
 
 def _check_columns(corpus: Folder, content: Content, damaged: set[str]) -> Iterator[tuple[str, str]]:

@@ -38,6 +38,32 @@ def test_verify_ends_with_code_1_and_names_what_is_wrong(copied: Path, manifest:
     assert f"{shard}: missing" in result.stdout
 
 
+def test_verify_tells_programs_the_same(copied: Path, manifest: Manifest) -> None:
+    whole = json.loads(call("verify", copied, "--json", "--texts").stdout)
+    assert (whole["whole"], whole["findings"], whole["digest"]) == (True, [], manifest.digest)
+    assert whole["texts"] == sum(shard.documents for shard in manifest.content.shards)
+    nothing = call("verify", copied / "manifest.json", "--csv")
+    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "where,what\n", "")
+    shard = manifest.content.shards[0].path
+    (copied / shard).unlink()
+    result = call("verify", copied, "--json")
+    told = json.loads(result.stdout)
+    assert (result.exit_code, told["whole"]) == (1, False)
+    assert {"where": shard, "what": "missing"} in told["findings"]
+    listed = call("verify", copied, "--csv")
+    assert listed.exit_code == 1
+    assert f"{shard},missing" in listed.stdout.splitlines()
+    assert call("verify", copied, "--csv", "--json").exit_code == 2
+
+
+def test_one_finding_is_not_several(copied: Path, manifest: Manifest) -> None:
+    raw = json.loads((copied / "manifest.json").read_text())
+    receipts = raw["run"]["receipts"]["path"]
+    (copied / receipts).write_bytes((copied / receipts).read_bytes() + b"\n")
+    result = call("verify", copied)
+    assert result.stderr == "1 finding: this corpus is not what its manifest says\n"
+
+
 @pytest.mark.parametrize("command", ["verify", "funnel", "why"])
 def test_a_folder_that_is_no_corpus_is_an_error_of_one_line(tmp_path: Path, command: str) -> None:
     result = call(command, tmp_path, *(["books/x#0"] if command == "why" else []))
