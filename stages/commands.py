@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from manifests.terminal import terminal, token_progress, visible
+from manifests.wording import ABSENT
 from stages import audit_commands as audit_commands  # adds its commands to the group `audit`
 from stages.audit_browser import commands as audit_browser_commands  # noqa: F401  # and so does this one
 from stages.dedup_commands import dedup
@@ -376,7 +377,7 @@ def _show_narrowing(found: Narrowing, top: int) -> None:
             table.add_column(heading, justify="left" if heading == dimension else "right", no_wrap=True)
         for one in groups[:top]:
             table.add_row(
-                visible("(none)" if one.name is None else one.name),
+                visible(ABSENT if one.name is None else one.name),
                 f"{one.documents:,}",
                 f"{one.failed:,}",
                 _percent(one.share),
@@ -414,7 +415,7 @@ def _show_signals(found: Narrowing, top: int) -> None:
             for one in groups[:top]:
                 cells = ("" if value is None else f"{value:.4f}" for value in one.quantiles)
                 table.add_row(
-                    visible("(none)" if one.name is None else one.name), f"{one.documents:,}", f"{one.undefined:,}", *cells
+                    visible(ABSENT if one.name is None else one.name), f"{one.documents:,}", f"{one.undefined:,}", *cells
                 )
             console.print()
             console.print(table)
