@@ -298,7 +298,7 @@ def ask(folder: Path, times: int) -> None:
         "why ID, removed": ["why", folder, gone["id"]],
         "why URL": ["why", folder, kept["url"]],
         "why, of what is not there": ["why", folder, "https://nowhere.example/"],
-        "rules": ["rules", folder],
+        "rules": ["rules", folder, "--by", "component", "--by", "language", "--by", "domain"],
         "rules --by component": ["rules", folder, "--by", "component"],
         "domain": ["domain", folder, rows[-1]["domain"]],
         "whatif, one rule": ["whatif", folder, "gopher_quality.min_words=30"],

@@ -17,7 +17,7 @@ import typer
 
 from manifests import manifest_commands, run_commands
 from manifests.audit.answers import CsvOption, JsonOption
-from manifests.audit.commands import audit
+from manifests.audit.commands import audit, funnel
 from manifests.report.commands import report
 from manifests.terminal import terminal, visible
 
@@ -32,6 +32,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="Question a f
 app.add_typer(manifest_commands.app, name="manifest")
 app.add_typer(audit, name="audit")
 audit.command("trained-on")(run_commands.trained_on)
+app.command()(funnel)
 app.command()(report)
 app.command()(run_commands.release)
 
@@ -107,57 +108,6 @@ def verify(
         told = "1 finding" if number == 1 else f"{number:,} findings"
         typer.echo(f"{told}: this corpus is not what its manifest says", err=True)
         raise typer.Exit(1)
-
-
-@app.command()
-def funnel(corpus: CorpusArgument, as_json: JsonOption = False) -> None:
-    """Show how many documents each stage took in, kept and removed, and by which rules."""
-    from rich.table import Table
-
-    _, manifest = _open(corpus)
-    content = manifest.content
-    if as_json:
-        typer.echo(json.dumps([count.model_dump(mode="json") for count in content.counts], indent=1))
-        return
-    console = terminal()
-    for name, component in content.components.items():
-        table = Table(
-            title=visible(f"{name} ({component.licence})"), title_justify="left", caption_justify="left", box=None, pad_edge=False
-        )
-        for heading in ("stage", "in", "kept", "removed", "%"):
-            table.add_column(heading, justify="left" if heading == "stage" else "right", no_wrap=True)
-        table.add_column("by rule")
-        table.add_column("edited")
-        measured: dict[str, int] = {}
-        for count in (one for one in content.counts if one.component == name):
-            gone = sum(count.removed.values())
-            if count.stage.endswith(".measure") and not gone:
-                measured = count.edited
-                continue
-            share = f"{100 * gone / count.documents_in:.1f}" if count.documents_in and gone else ""
-            table.add_row(
-                visible(count.stage),
-                f"{count.documents_in:,}",
-                f"{count.documents_kept:,}",
-                f"{gone:,}" if gone else "",
-                share,
-                _by_rule(count.removed, count.stage),
-                _by_rule({**measured, **count.edited}, count.stage),
-            )
-            measured = {}
-        tokens = ", ".join(f"{split} {number:,}" for split, number in component.tokens.items())
-        skipped = ", ".join(f"{kind} {number:,}" for kind, number in component.skipped_records.items())
-        unread = ", ".join(f"{ending} {number:,}" for ending, number in component.unread_files.items())
-        console.print(table)
-        for line in (
-            tokens and f"tokens: {tokens}",
-            skipped and f"records that are no documents: {skipped}",
-            unread and f"files not read: {unread}",
-        ):
-            if line:
-                console.print(visible(line))
-        console.print()
-    console.print(f"digest {manifest.digest}")
 
 
 @app.command()
@@ -386,11 +336,6 @@ def tell(life: Life, manifest: Manifest) -> None:
 
 def _jaccard(value: float | None) -> str | None:
     return None if value is None else f"(Jaccard {value:.4f})"
-
-
-def _by_rule(numbers: dict[str, int], stage: str) -> str:
-    ordered = sorted(numbers.items(), key=lambda item: (-item[1], item[0]))
-    return visible("\n".join(f"{rule.removeprefix(stage + '.')} {number:,}" for rule, number in ordered))
 
 
 def _open(corpus: str) -> tuple[Folder, Manifest]:

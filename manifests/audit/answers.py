@@ -7,7 +7,7 @@ import dataclasses
 import io
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -55,8 +55,11 @@ def give(
     return json_asked or csv_asked
 
 
-def show(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str], title: str | None = None) -> None:
-    """A table with one column for each of `columns` (key of a row → heading); numbers stand at the right, nulls are blank."""
+def show(
+    rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str], title: str | None = None, whole: Collection[str] = ()
+) -> None:
+    """A table with one column for each of `columns` (key of a row → heading); numbers stand at the right, nulls are blank. What
+    is wider than the terminal is broken where it must, but for columns that are to be `whole`."""
     from rich.table import Table
     from rich.text import Text
 
@@ -65,7 +68,9 @@ def show(rows: Iterable[Mapping[str, Any]], columns: Mapping[str, str], title: s
     table = Table(title=heading, title_justify="left", box=None, pad_edge=False)
     for key, name in columns.items():
         numbers = all(isinstance(row.get(key), int | float | None) for row in rows)
-        table.add_column(Text(visible(name)), justify="right" if numbers else "left", overflow="fold", no_wrap=numbers)
+        table.add_column(
+            Text(visible(name)), justify="right" if numbers else "left", overflow="fold", no_wrap=numbers or key in whole
+        )
     for row in rows:
         table.add_row(*(Text(visible(shown(row.get(key)))) for key in columns))
     terminal().print(table)

@@ -12,6 +12,7 @@ import typer
 
 from manifests.audit.answers import CsvOption, JsonOption, give, percent, show
 from manifests.terminal import visible
+from manifests.wording import ABSENT
 
 if TYPE_CHECKING:
     from manifests.audit.takedown import Affected, NearDuplicates
@@ -33,9 +34,21 @@ def funnel(corpus: CorpusArgument, as_json: JsonOption = False, as_csv: CsvOptio
 
     _, manifest = opened(corpus)
     if not give(funnel_rows(manifest.content), as_json, as_csv):
-        from manifests.commands import funnel as in_tables
+        from manifests.audit.funnel_table import show_funnel
 
-        in_tables(corpus)
+        show_funnel(manifest)
+
+
+@audit.command("unchecked")
+def unchecked_(corpus: CorpusArgument, as_json: JsonOption = False, as_csv: CsvOption = False) -> None:
+    """Say what was not checked: stages that the corpus lacks, limits of those that it has, and what they left out."""
+    from manifests.audit.unchecked import unchecked
+
+    _, manifest = opened(corpus)
+    rows = [one.__dict__ for one in unchecked(manifest.content)]
+    if not give(rows, as_json, as_csv):
+        for one in rows:
+            typer.echo(visible(f"- {one['said']}"))
 
 
 @audit.command()
@@ -97,7 +110,7 @@ def _runs(logs: Logs, runs: list[str], documents: list[dict[str, Any]]) -> list[
 @audit.command()
 def rules(
     corpus: CorpusArgument,
-    by: Annotated[list[str] | None, typer.Option(help="component, language or domain; default: all three")] = None,
+    by: Annotated[list[str] | None, typer.Option(help="component, language or domain; repeat")] = None,
     largest: Annotated[int, typer.Option(min=1, help="how many components, languages, domains are told of each rule")] = 3,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
@@ -109,7 +122,7 @@ def rules(
         raise typer.BadParameter(f"{sorted(unknown)[0]!r}: {', '.join(DIMENSIONS)}", param_hint="--by")
     folder, manifest = opened(corpus)
     with logs_of(corpus, folder, manifest, "removals", "documents") as logs:
-        costs = rule_costs(logs, by or DIMENSIONS, largest)
+        costs = rule_costs(logs, by or (DIMENSIONS if as_json or as_csv else DIMENSIONS[:1]), largest)
     plain = [one.as_json() for one in costs]
     flat = [
         {**{name: value for name, value in one.items() if name != "by"}, "dimension": dimension, **share_named(share)}
@@ -125,13 +138,16 @@ def rules(
     rows = []
     for one in costs:
         cells = {
-            dimension: "\n".join(f"{share.name or 'none'} {share.removed:,} ({percent(share.share)})" for share in shares)
+            dimension: "\n".join(f"{share.name or ABSENT} {share.removed:,} ({percent(share.share)})" for share in shares)
             for dimension, shares in one.by.items()
         }
         plain_row = {"rule": one.rule, "stage": one.stage, "removed": one.removed, "alone": one.alone, "failed": one.failed}
         rows.append({**plain_row, "share": percent(one.share), **cells})
     columns = {"rule": "rule", "removed": "removed", "share": "of all", "alone": "by it alone", "failed": "failed it"}
-    show(rows, {**columns, **{dimension: f"most from {dimension} (of it)" for dimension in by or DIMENSIONS}})
+    shown = by or DIMENSIONS[:1]
+    show(rows, {**columns, **{dimension: f"most from {dimension} (of it)" for dimension in shown}}, whole=("rule",))
+    if not by:
+        typer.echo("--by language and --by domain say where else they came from; --json and --csv have all three")
     typer.echo("by it alone: no other rule of its filter block failed; later stages might still have removed the document")
 
 

@@ -81,9 +81,12 @@ def test_the_funnel_shows_every_stage_and_rule_that_removed_something(finished: 
     assert "warcinfo 3" in shown
 
 
-def test_the_funnel_as_json_is_the_manifest_s_counts(finished: Path, manifest: Manifest) -> None:
+def test_the_funnel_as_json_and_csv_is_that_of_the_audit(finished: Path, manifest: Manifest) -> None:
     counts = json.loads(call("funnel", finished, "--json").stdout)
-    assert counts == [count.model_dump(mode="json") for count in manifest.content.counts]
+    kept = {(count.component, count.stage): count.documents_kept for count in manifest.content.counts}
+    assert {(one["component"], one["stage"]): one["documents_kept"] for one in counts} == kept
+    for form in ("--json", "--csv"):
+        assert call("funnel", finished, form).stdout == call("audit", "funnel", finished, form).stdout != ""
 
 
 def test_why_tells_of_a_contaminated_document_which_item_it_holds(crawl: Crawl, finished: Path) -> None:
