@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.run_record import RunRecord, number
+from trainer.steps import Steps
 
 Floats = npt.NDArray[np.float64]
 BLOCKS, FEWEST_BLOCKS, STEPS_A_BLOCK = 25, 10, 2
@@ -204,11 +205,13 @@ def _begin(record: RunRecord, tokens: Floats, inside: int) -> int:
 
 
 def _budget(record: RunRecord, last_step: int, last_tokens: float) -> float:
+    """Target tokens of the whole run; of one in steps, as many a row as so far."""
     config = record.config
     if config.tokens is not None:
         return float(config.tokens)
     if config.steps is not None:
-        return float(last_tokens / last_step * config.steps)
+        placed = Steps.of(config)
+        return float(last_tokens * placed.position(config.steps + 1) / placed.position(last_step + 1))
     return float(last_tokens)
 
 

@@ -15,10 +15,8 @@ import hashlib
 import json
 import platform
 import resource
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,9 +30,11 @@ from manifests.storage import Folder, is_remote
 from trainer import checkpoint, rewind
 from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.corpus import Component, Corpus
+from trainer.epoch_limit import EpochLimit
 from trainer.evaluation import Score, evaluate_bpb
 from trainer.flops import causal_flops_per_token, mean_keys, mfu, palm_flops_per_token
 from trainer.gradient_noise import GradientNoise, inverse_size, small_square
+from trainer.interruption import interruptions
 from trainer.ledger import Ledger
 from trainer.loader import Batch, Budget, Loader, LoaderError, Phase
 from trainer.metrics import DivergedError, Metrics, Readings, check_step
@@ -44,9 +44,9 @@ from trainer.parallel import Layout, Spread, local
 from trainer.picture import draw
 from trainer.prefetch import MicroBatch, Prefetcher, Transfer
 from trainer.progress import RunProgress
-from trainer.ranks import Ranks, RanksError, is_lost_rank
+from trainer.ranks import Ranks, RanksError
 from trainer.scoring import model_logits
-from trainer.steps import Steps, unit
+from trainer.steps import Steps
 from trainer.trackers import Trackers
 from trainer.trackers import check as check_trackers
 
@@ -159,7 +159,7 @@ class Run:
                 "share, or use --parallel ddp"
             )
         self.saver = checkpoint.Saver(self.folder, ranks, self.layout, config.keep, shared)
-        self.last_step = self._allowed_steps()
+        self.limit = EpochLimit.of(config, self.loader, self.steps, self.tokens)
         self.clipped = torch.zeros((), device=self.device)
         self.noise = GradientNoise()
         self.spread.start()
@@ -178,7 +178,7 @@ class Run:
         if self.config.clock == "warm" and self._spent() < 1:
             self._warm_up()
         preparation = time.perf_counter() - self.began
-        with _signals(self._told_to_stop), _no_collection():
+        with interruptions(self._told_to_stop), _no_collection():
             try:
                 self._steps()
             finally:
@@ -293,40 +293,6 @@ class Run:
                 "machines share"
             )
 
-    def _allowed_steps(self) -> int | None:
-        """The last step that --max-epochs allows (None: any). LoaderError when the budget, known in tokens or steps, asks for
-        more, or the data give not one step more."""
-        config = self.config
-        if config.max_epochs is None:
-            return None
-        self.fitting_rows, self.guilty = self.loader.fitting(config.max_epochs, unit(config))
-        steps = self.steps.within(self.fitting_rows)
-        if config.steps is not None:
-            enough = steps >= config.steps
-        elif config.tokens is not None:
-            enough = self.tokens >= config.tokens or self.loader.targets(self.steps.position(steps + 1)) >= config.tokens
-        else:
-            enough = steps > 0
-        if not enough:
-            raise LoaderError(self._too_many_epochs(steps))
-        return steps
-
-    def _too_many_epochs(self, steps: int) -> str:
-        """With a ramp, what fits depends on the budget, of which all batches are shares: a run of so many tokens ends in the step
-        in which it reaches them."""
-        config, rows = self.config, self.fitting_rows
-        if not config.batch_ramp:
-            tokens = self.loader.targets(self.steps.position(steps + 1))
-            fits = f"at most {tokens:,} tokens fit, which is {steps:,} steps of {config.rows_a_step} rows"
-        elif config.steps is not None:
-            fits = f"at most {Steps.that_fit(config, rows):,} steps of this ramp fit"
-        else:
-            fits = f"{self.loader.targets(max(0, rows - self.steps.most_rows)):,} tokens fit"
-        return (
-            f"component {self.guilty!r} would be gone through more often than --max-epochs {config.max_epochs:g}: {fits}; use a "
-            "smaller budget, a smaller weight for it, or more data"
-        )
-
     def _announce(self) -> None:
         config, say = self.config, self.progress.note
         a = self.architecture
@@ -432,8 +398,8 @@ class Run:
                     self.stopped_by = stop
                 if spent >= 1 or stop:
                     break
-                if self.last_step is not None and self.step >= self.last_step:
-                    self.exhausted = self._too_many_epochs(self.last_step)
+                if self.limit is not None and self.step >= self.limit.steps:
+                    self.exhausted = self.limit.reason()
                     break
                 first, end = self.position, self.steps.position(self.step + 2)
                 if self.step + 1 in self.skipped:
@@ -700,21 +666,3 @@ def _no_collection() -> Iterator[None]:
     finally:
         gc.enable()
         gc.unfreeze()
-
-
-@contextlib.contextmanager
-def _signals(told: Callable[[int], None]) -> Iterator[None]:
-    """While the steps run, SIGTERM and SIGINT ask for a checkpoint and an orderly end; only a main thread can be told."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before: dict[int, Any] = {number: signal.signal(number, lambda n, _: told(n)) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    except Exception as error:
-        if is_lost_rank(error):  # torchrun ends all that are left, which is under way: first it is said why
-            before[signal.SIGTERM] = signal.SIG_IGN
-        raise
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -100,6 +100,11 @@ def test_a_single_spike_moves_neither_the_fit_nor_a_flag(tmp_path: Path) -> None
     assert spiked.departures == []
 
 
+def test_a_run_whose_batches_grow_is_foretold_for_all_its_tokens(tmp_path: Path) -> None:
+    ramp = [[0.0, STEP], [0.5, 4 * STEP]]
+    assert foretell(run_of(tmp_path / "run", 500, steps=1_000, batch_ramp=ramp)).at == 500 * STEP + 500 * 4 * STEP
+
+
 def test_the_future_changes_nothing_of_the_forecast(tmp_path: Path) -> None:
     half = foretell(run_of(tmp_path / "half", 500, steps=1_000))
     whole = foretell(run_of(tmp_path / "whole", 1_000, lambda n: law(n * STEP) if n <= 500 else 9.0, steps=1_000))

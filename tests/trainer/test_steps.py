@@ -174,10 +174,12 @@ def test_micro_batches_change_the_losses_by_rounding_only(manifest: Path, finish
 
 
 @pytest.mark.slow
-def test_two_ranks_share_every_batch(manifest: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_ranks_share_every_batch(manifest: Path, tmp_path: Path, parallel: str) -> None:
+    """One micro-batch a rank at first, then two and four."""
     given = ramped(micro_batch=2, steps=6)
     train_in(1, manifest, tmp_path / "one", **given)
-    train_in(2, manifest, tmp_path / "two", **given)
+    train_in(2, manifest, tmp_path / "two", **given, parallel=parallel)
     assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=2e-5)
     assert [r["position"] for r in metrics(tmp_path / "two")] == [r["position"] for r in metrics(tmp_path / "one")]
 
