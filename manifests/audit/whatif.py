@@ -216,7 +216,7 @@ def _changed(rule: Rule, value: str, words: str) -> Rule | None:
         bound = float(value)
     except ValueError:
         bound = math.nan
-    if math.isnan(bound):
+    if not math.isfinite(bound):
         raise WhatIfError(f"{words!r}: {value!r} is not a number; `{OFF}` leaves the rule out")
     return rule.model_copy(update={rule.condition: bound})
 

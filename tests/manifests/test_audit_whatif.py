@@ -218,6 +218,8 @@ def test_examples_are_chosen_by_seed_and_not_by_place(corpus: Path) -> None:
         ("gopher.min_words=", "is not RULE=VALUE"),
         ("gopher.min_words=many", "is not a number"),
         ("gopher.min_words=nan", "is not a number"),
+        ("gopher.min_words=inf", "is not a number"),
+        ("gopher.min_words=-1e309", "is not a number"),
         ("c4.terminal_punctuation=0", "changes what is measured"),
         ("fineweb.short_line_characters=3", "changes what is measured"),
         ("nowhere:gopher.min_words=3", "no component 'nowhere'"),
