@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import itertools
 import json
 import math
 import os
@@ -33,7 +34,7 @@ Verdict = Literal["right", "false_positive", "unsure", "withdrawn"]
 VERDICTS: tuple[str, ...] = get_args(Verdict)
 CONFIDENCE = 0.95
 Z = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-REVIEW_COLUMNS = ("time", "reviewer", "corpus", "id", "rule", "verdict", "note", "seed")
+REVIEW_COLUMNS = ("time", "reviewer", "corpus", "id", "rule", "verdict", "note", "seed", "place")
 LONGEST_NOTE = 2_000
 LONGEST_NAME = 100
 LONGEST_ID = 10_000
@@ -49,7 +50,8 @@ class ReviewError(Exception):
 @dataclass(frozen=True)
 class Review:
     """One verdict. corpus: the digest of its manifest. seed: of the sample in which the document was met; None: it was picked by
-    hand, and says nothing of a rate."""
+    hand, and says nothing of a rate. place: among the documents of its rule in the sample's order, from 1; None in files that are
+    older than it."""
 
     time: str
     reviewer: str
@@ -59,6 +61,7 @@ class Review:
     verdict: Verdict
     note: str = ""
     seed: int | None = None
+    place: int | None = None
 
     def as_json(self) -> dict[str, Any]:
         return dict(self.__dict__)
@@ -68,8 +71,9 @@ class Review:
 class RuleReviews:
     """What the reviews of a rule come to. sampled: documents of samples with a decided verdict; false_positives: of these.
     disputed: documents of samples on which reviewers differ; unsure: those that nobody was sure of; neither counts in the rate.
-    by_hand: decided documents that no sample had. population: documents that the rule removed, None where nobody said; low, high:
-    the interval of the rate among them, None without a decided document."""
+    by_hand: decided documents that no sample had, or that were picked from one out of turn (`in_turn`). population: documents
+    that the rule removed, None where nobody said; low, high: the interval of the rate among them, None without a decided
+    document."""
 
     rule: str
     sampled: int = 0
@@ -132,8 +136,18 @@ class ReviewFile:
                 found.append(review)
         return found
 
-    def add(self, reviewer: str, document: str, rule: str, verdict: str, note: str = "", seed: int | None = None) -> Review:
-        """Stores a verdict, on disk when this returns. ReviewError where it is none, or cannot be written."""
+    def add(
+        self,
+        reviewer: str,
+        document: str,
+        rule: str,
+        verdict: str,
+        note: str = "",
+        seed: int | None = None,
+        place: int | None = None,
+    ) -> Review:
+        """Stores a verdict, on disk when this returns. ReviewError where it is none, or cannot be written. seed, place: as of
+        `Review`."""
         name = reviewer.strip()
         if not name:
             raise ReviewError("a review needs the reviewer's name")
@@ -143,7 +157,7 @@ class ReviewFile:
         if verdict not in VERDICTS:
             raise ReviewError(f"{verdict!r} is no verdict: {', '.join(VERDICTS)}")
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        review = Review(now, name, self.corpus, document, rule, verdict, note.strip(), seed)  # type: ignore[arg-type]
+        review = Review(now, name, self.corpus, document, rule, verdict, note.strip(), seed, place)  # type: ignore[arg-type]
         # ASCII alone: half a character in a note is an escape, and a line is a line for every reader.
         line = json.dumps(review.as_json()).encode("ascii") + b"\n"
         try:
@@ -206,7 +220,7 @@ def latest(reviews: Iterable[Review]) -> list[Review]:
         key = (one.reviewer, one.id, one.rule)
         before = found.pop(key, None)
         if before is not None and one.seed is None and before.seed is not None:
-            one = Review(**{**one.__dict__, "seed": before.seed})
+            one = Review(**{**one.__dict__, "seed": before.seed, "place": before.place})
         found[key] = one
     return [one for one in found.values() if one.verdict != "withdrawn"]
 
@@ -217,12 +231,29 @@ def summed(
     """Rule → what its reviews come to; `rules` are told of even where nobody reviewed them. populations: rule → documents that it
     removed."""
     by_rule: dict[str, dict[str, list[Review]]] = {rule: {} for rule in rules}
-    for one in latest(reviews):
+    for one in in_turn(latest(reviews)):
         by_rule.setdefault(one.rule, {}).setdefault(one.id, []).append(one)
     return {
         rule: _summed(rule, documents, None if populations is None else populations.get(rule))
         for rule, documents in by_rule.items()
     }
+
+
+def in_turn(standing: Iterable[Review]) -> list[Review]:
+    """Reviews of `latest`, those out of turn without their seed: of a sample only the first documents in its order, up to the
+    first one that nobody has reviewed, are one that chance has drawn. Whoever picks the fortieth has chosen it."""
+    standing = list(standing)
+    places: dict[tuple[str, int], set[int]] = {}
+    for one in standing:
+        if one.seed is not None and one.place is not None:
+            places.setdefault((one.rule, one.seed), set()).add(one.place)
+    first_missing = {key: next(n for n in itertools.count(1) if n not in there) for key, there in places.items()}
+    return [
+        Review(**{**one.__dict__, "seed": None})
+        if one.seed is not None and one.place is not None and one.place > first_missing[one.rule, one.seed]
+        else one
+        for one in standing
+    ]
 
 
 def _summed(rule: str, documents: dict[str, list[Review]], population: int | None) -> RuleReviews:
@@ -300,6 +331,7 @@ def _parsed(line: bytes) -> Review | None:
         return None
     if len(review.reviewer) > LONGEST_NAME or len(review.note) > LONGEST_NOTE or max(map(len, words)) > LONGEST_ID:
         return None  # none that `add` would have stored
-    if review.seed is not None and (not isinstance(review.seed, int) or isinstance(review.seed, bool)):
-        return None
+    for number in (review.seed, review.place):
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
+            return None
     return review

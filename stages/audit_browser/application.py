@@ -6,6 +6,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 
+import anyio
+import anyio.to_thread
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
@@ -14,7 +16,7 @@ from starlette.routing import Route
 from manifests.audit.removed import QuestionError
 from manifests.audit.reviews import ReviewError
 from manifests.terminal import visible
-from stages.audit_browser.access import LOGIN, Guard
+from stages.audit_browser.access import LOGIN, OPEN_TO_ALL, Guard
 from stages.audit_browser.asked import BadQuestion, own_path
 from stages.audit_browser.browser import Browser
 from stages.audit_browser.documents import document, twins
@@ -85,6 +87,8 @@ async def static(browser: Browser, request: Request) -> Response:
 def _safely(browser: Browser, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     async def answered(request: Request) -> Response:
         try:
+            if request.url.path not in OPEN_TO_ALL:
+                await anyio.to_thread.run_sync(browser.questions.unchanged)
             return await handler(browser, request)
         except (ClientGone, ClientDisconnect):
             return Response(status_code=GONE)

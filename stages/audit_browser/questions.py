@@ -86,7 +86,7 @@ class Questions:
 
         def run() -> tuple[Any, BaseException | None]:
             try:
-                self._unchanged()
+                self.unchanged()
                 logs.append(self._take())
                 return question(logs[0], stop), None
             except Exception as error:  # told below, outside the task group, which would wrap it
@@ -154,7 +154,8 @@ class Questions:
             return self.folder.stamp(self.given.rpartition("/")[2] if self.given.endswith(".json") else MANIFEST)
         return None
 
-    def _unchanged(self) -> None:
+    def unchanged(self) -> None:
+        """CorpusUnreadable where it is gone, or another by now. On a store nobody looks."""
         stamp = self._stamped()
         if stamp == self._stamp:
             return

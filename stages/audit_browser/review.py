@@ -73,8 +73,12 @@ async def store_review(browser: Browser, request: Request) -> Response:
 
     if not await browser.ask(request, removed_so):
         raise BadQuestion(f"{rule} did not remove {document}, so there is nothing to review", 404)
-    in_sample = bool(sample) and any(row["id"] == document for row in await browser.sample(request, sample, seed, n))
-    browser.reviews.add(name, document, rule, verdict, form.get("note", ""), seed if in_sample else None)
+    # A sample of a stage is, of each of its rules, one in the same order.
+    rows = await browser.sample(request, sample, seed, n) if sample else []
+    ids = [row["id"] for row in rows if row["rule"] == rule]
+    in_sample = document in ids
+    drawn = (seed, ids.index(document) + 1) if in_sample else (None, None)
+    browser.reviews.add(name, document, rule, verdict, form.get("note", ""), *drawn)
     if in_sample:
         # Onward, unless the verdict was taken back.
         onward = (at or 1) + (verdict != "withdrawn")

@@ -31,8 +31,10 @@ from manifests.storage import Folder
 HALF = "half a character: \ud800, and a\nline"
 
 
-def review(document: str, verdict: str, reviewer: str = "Ada", seed: int | None = 0, rule: str = "a.b") -> Review:
-    return Review("2026-01-01T00:00:00Z", reviewer, "digest", document, rule, verdict, "", seed)  # type: ignore[arg-type]
+def review(
+    document: str, verdict: str, reviewer: str = "Ada", seed: int | None = 0, rule: str = "a.b", place: int | None = None
+) -> Review:
+    return Review("2026-01-01T00:00:00Z", reviewer, "digest", document, rule, verdict, "", seed, place)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -139,6 +141,23 @@ def test_only_sampled_documents_on_which_reviewers_agree_count_in_a_rate() -> No
     assert found["c.d"].sampled == 1
 
 
+def test_documents_picked_from_the_middle_of_a_sample_count_in_no_rate_until_those_before_them_do() -> None:
+    made = [
+        review("second", "false_positive", place=2),
+        review("fortieth", "false_positive", "Ben", place=40),
+        review("first of another seed", "right", seed=1, place=1),
+        review("first of another rule", "right", rule="c.d", place=1),
+    ]
+    one = summed(made)["a.b"]
+    assert (one.sampled, one.false_positives, one.by_hand) == (1, 0, 2)
+    assert summed(made)["c.d"].sampled == 1
+    made.append(review("first", "unsure", "Cleo", place=1))
+    one = summed(made)["a.b"]
+    assert (one.sampled, one.false_positives, one.unsure, one.by_hand) == (2, 1, 1, 1)
+    made.append(review("first", "withdrawn", "Cleo", place=1))
+    assert summed(made)["a.b"].sampled == 1
+
+
 def test_what_is_stored_is_read_back_and_nothing_before_it_is_changed(tmp_path: Path) -> None:
     stored = ReviewFile(tmp_path / "of" / "me" / "reviews.jsonl", "digest")
     assert stored.read() == []
@@ -178,7 +197,7 @@ def test_a_line_that_was_cut_off_costs_no_other_line(tmp_path: Path) -> None:
 def test_what_is_no_review_is_not_stored(tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     stored = ReviewFile(tmp_path / "reviews.jsonl", "digest")
     with pytest.raises(ReviewError, match=said):
-        stored.add(*words)
+        stored.add(*words)  # type: ignore[arg-type]
     assert not stored.path.exists()
 
 

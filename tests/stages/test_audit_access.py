@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -111,6 +113,38 @@ def test_a_byte_now_and_then_is_no_request(port: int) -> None:
             except ConnectionError:
                 ended = True
         assert ended
+
+
+@pytest.mark.parametrize("path", ["/", "/reviews", "/removals", "/whatif"])
+def test_of_a_corpus_that_is_gone_nothing_is_shown(copied: Path, tmp_path: Path, path: str) -> None:
+    questions = Questions(str(copied))
+    reviews = ReviewFile(tmp_path / "reviews.jsonl", questions.manifest.digest)
+    client = client_of(Browser(questions, reviews, Access(trusts_own=True, own=lambda client, server: True)))
+    assert client.get(path).status_code == 200
+    (copied / "manifest.json").rename(copied / "gone.json")
+    answer = client.get(path)
+    assert answer.status_code == 500 and "is no corpus that can be read" in answer.text
+    assert client.get("/static/style.css").status_code == 200
+    (copied / "gone.json").rename(copied / "manifest.json")
+    assert client.get(path).status_code == 200
+
+
+def test_a_bound_beyond_all_numbers_is_no_bound(browser: Browser) -> None:
+    answer = client_of(browser).get("/whatif", params={"change": "gopher_quality.min_words=1e309"})
+    assert answer.status_code == 200 and "is not a number" in answer.text
+
+
+def test_whoever_jumps_in_a_sample_picks_by_hand(browser: Browser, finished: Path, tmp_path: Path) -> None:
+    mine = Browser(browser.questions, ReviewFile(tmp_path / "r.jsonl", browser.manifest.digest), browser.access, reviewer="Ada")
+    client = client_of(mine)
+    for at, sampled in ((3, 0), (1, 1), (2, 3)):
+        form = client.get("/review", params={"rule": "minhash.near_duplicate", "seed": 5, "n": 4, "at": at}).text
+        action = html.unescape(re.search(r'<form method="post" action="([^"]*)"', form)[1])  # type: ignore[index]
+        data = {"form_token": mine.access.form_token("review"), "verdict": "right", "reviewer": "Ada"}
+        assert client.post(action, data=data, headers={"sec-fetch-site": "same-origin"}).status_code == 303
+        (rates,) = client.get("/reviews.json").json()["rules"]
+        assert rates["sampled"] == sampled
+    assert [one.place for one in mine.reviews.read()] == [3, 1, 2]
 
 
 def test_half_a_character_in_a_review_is_shown_as_an_escape(browser: Browser) -> None:
