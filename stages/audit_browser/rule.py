@@ -16,7 +16,6 @@ from manifests.report.charts import Bar, Piece, bars
 from manifests.wording import share
 from stages.audit_browser.asked import LARGEST_SAMPLE, SAMPLE, BadQuestion, decimal, word
 from stages.audit_browser.browser import Browser
-from stages.audit_browser.questions import Stop
 
 HALF_WIDTH = 0.05
 
@@ -43,7 +42,8 @@ async def rule(browser: Browser, request: Request) -> Response:
     population = sum(gone for gone, _ in removed.values())
     half = decimal(request.query_params, "half", HALF_WIDTH * 100)
     reviews = summed(browser.standing(), [name], browser.populations())[name]
-    found = await browser.ask(request, lambda logs, stop: _asked(logs, stop, name))
+    costs = await browser.costs(request, asked=True) or {}
+    most = await browser.ask(request, lambda logs, stop: _most(logs, name))
     try:
         needed = sample_size(half / 100 if half is not None else HALF_WIDTH, reviews.false_positives, reviews.sampled, population)
         wrong = None
@@ -62,9 +62,9 @@ async def rule(browser: Browser, request: Request) -> Response:
             for (component, stage), (gone, came) in removed.items()
         ],
         population=population,
-        alone=found["alone"],
-        most=found["most"],
-        pictures={dimension: _shares(rows) for dimension, rows in found["most"].items() if rows},
+        alone=sum(one.alone for (_, rule), one in costs.items() if rule == name),
+        most=most,
+        pictures={dimension: _shares(rows) for dimension, rows in most.items() if rows},
         nothing=NOTHING,
         reviews=reviews,
         half=half,
@@ -76,10 +76,8 @@ async def rule(browser: Browser, request: Request) -> Response:
     )
 
 
-def _asked(logs: Logs, stop: Stop, name: str) -> dict[str, Any]:
-    """alone: documents that failed no other rule of their block, as `rule_costs` counts them. most: language and domain → those
-    that lost most by it, each with what came in from there."""
-    alone = logs.sql("select count(*) filter (coalesce(len(failed_rules), 1) <= 1) as n from removals where rule = ?", [name])
+def _most(logs: Logs, name: str) -> dict[str, list[dict[str, Any]]]:
+    """Language and domain → those that lost most by the rule, each with what came in from there."""
     most = {}
     for dimension in ("language", "domain"):
         rows = logs.sql(
@@ -96,7 +94,7 @@ def _asked(logs: Logs, stop: Stop, name: str) -> dict[str, Any]:
             )
         }
         most[dimension] = [{**row, "came_in": totals.get(row["name"], 0)} for row in rows]
-    return {"alone": alone[0]["n"], "most": most}
+    return most
 
 
 def _shares(rows: list[dict[str, Any]]) -> Any:
