@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 from manifests.manifest import digest
 from manifests.packing import Plan
@@ -22,6 +23,7 @@ from manifests.trained_on import TrainedOn, read_ledger
 from tests.trainer.corpus_fixture import build_corpus, learnable_corpus, sentences
 from tests.trainer.ranks_fixture import in_ranks
 from trainer import checkpoint
+from trainer.commands import app
 from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.corpus import Corpus, CorpusError
 from trainer.flops import causal_flops_per_token, palm_flops_per_token
@@ -85,6 +87,13 @@ def command(manifest: Path, out: Path, *extra: str, torchrun: int = 0) -> list[s
 
 def started(arguments: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, cwd=REPOSITORY, capture_output=True, text=True)
+
+
+def invoked(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """The same command without a process of its own, and so without the seconds in which it imports torch."""
+    result = CliRunner().invoke(app, arguments[arguments.index("trainer") + 1 :])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return subprocess.CompletedProcess(arguments, result.exit_code, result.stdout, result.stderr)
 
 
 def test_a_short_training_lowers_bits_per_byte(manifest: Path, tmp_path: Path) -> None:
@@ -204,10 +213,9 @@ def test_evaluating_the_checkpoint_gives_the_figure_of_the_run(manifest: Path, t
 
 
 def test_a_loss_that_explodes_ends_the_run_with_exit_code_1_and_saves_nothing_of_it(manifest: Path, tmp_path: Path) -> None:
-    finished = started(command(manifest, tmp_path / "run", "--steps", "50", "--learning-rate", "1e30", "--warmup", "0"))
+    finished = invoked(command(manifest, tmp_path / "run", "--steps", "50", "--learning-rate", "1e30", "--warmup", "0"))
     assert finished.returncode == 1
     assert "error: step 2: the " in finished.stderr
-    assert "Traceback" not in finished.stderr
     assert checkpoint.latest(tmp_path / "run") is None
     assert len((tmp_path / "run" / METRICS).read_text().splitlines()) < 10
 
@@ -313,7 +321,8 @@ def test_the_number_of_tokens_that_fit_does_fit_and_one_more_does_not(manifest: 
 def test_data_that_end_before_the_clock_leave_a_checkpoint_a_score_and_the_reason(
     manifest: Path, tmp_path: Path, ranks: int
 ) -> None:
-    finished = started(command(manifest, tmp_path / "run", "--seconds", "3600", "--max-epochs", "2", torchrun=ranks))
+    arguments = command(manifest, tmp_path / "run", "--seconds", "3600", "--max-epochs", "2", torchrun=ranks)
+    finished = started(arguments) if ranks else invoked(arguments)
     assert finished.returncode == 1
     reason = next(line for line in finished.stderr.splitlines() if line.startswith("error: "))
     assert reason.startswith("error: component 'toy' would be gone through more often than --max-epochs 2")
