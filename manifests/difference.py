@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from manifests.audit.flow import removed_by_rule
 from manifests.manifest import ComponentRecord, Content, StageRecord
 
 MOST_NAMES = 5
@@ -124,10 +125,8 @@ def _effects(before: Content, after: Content) -> Iterator[Change]:
 
 def _removed(content: Content, component: str) -> dict[str, int]:
     found: dict[str, int] = {}
-    for count in content.counts:
-        if count.component == component:
-            for rule, number in count.removed.items():
-                found[rule] = found.get(rule, 0) + number
+    for (_, rule), number in removed_by_rule(content, component).items():
+        found[rule] = found.get(rule, 0) + number
     return found
 
 

@@ -36,10 +36,11 @@ def funnel_rows(content: Content) -> list[dict[str, Any]]:
     return rows
 
 
-def removed_by_rule(content: Content) -> dict[tuple[str, str], int]:
-    """(stage, rule) → documents that went by it, in all components; rules that removed most first, then by rule and stage."""
+def removed_by_rule(content: Content, component: str | None = None) -> dict[tuple[str, str], int]:
+    """(stage, rule) → documents that went by it, in one component or in all; rules that removed most first, then by rule and
+    stage."""
     sums: dict[tuple[str, str], int] = {}
-    for count in content.counts:
+    for count in (one for one in content.counts if component in (None, one.component)):
         for rule, number in count.removed.items():
             if number:
                 sums[count.stage, rule] = sums.get((count.stage, rule), 0) + number

@@ -3,11 +3,11 @@
 STYLE = """
 :root { color-scheme: light dark; --paper: #ffffff; --panel: #f6f7f9; --ink: #1b1f24; --soft: #59626d; --line: #d9dde3;
   --kept: #0072b2; --removed: #d55e00; --faint: #e9a06a; --second: #009e73; --third: #56b4e9; --fourth: #cc79a7; --other: #8b95a1;
-  --accent: #0072b2; }
+  --accent: #0072b2; --shade: #1b1f2455; }
 @media (prefers-color-scheme: dark) { :root { --paper: #14171b; --panel: #1d2127; --ink: #e8ebef; --soft: #a3adb8; --line:
   #363d46;
   --kept: #4aa8e0; --removed: #f08a3c; --faint: #8a5226; --second: #2fc499; --third: #8fd0f5; --fourth: #e0a0c4; --other: #6d7783;
-  --accent: #6bbcf0; } }
+  --accent: #6bbcf0; --shade: #e8ebef55; } }
 * { box-sizing: border-box; }
 html { scroll-behavior: smooth; -webkit-text-size-adjust: 100%; }
 body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto,
@@ -60,11 +60,17 @@ nav { margin: 18px 0 26px; display: flex; flex-wrap: wrap; gap: 4px 16px; font-s
 .break { stroke: var(--paper); stroke-width: 3; fill: none; } .curve { stroke: var(--kept); stroke-width: 1.8; fill: none; }
 details { margin: 8px 0; } summary { cursor: pointer; color: var(--accent); font-size: 14px; }
 summary:focus-visible, a:focus-visible, .scroll:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
-.scroll { overflow-x: auto; max-width: 100%; }
+.scroll { overflow-x: auto; max-width: 100%; background:
+  linear-gradient(to right, var(--paper) 24px, transparent 60px) left / 60px 100% no-repeat local,
+  linear-gradient(to left, var(--paper) 24px, transparent 60px) right / 60px 100% no-repeat local,
+  linear-gradient(to right, var(--shade), transparent) left / 20px 100% no-repeat scroll,
+  linear-gradient(to left, var(--shade), transparent) right / 20px 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: 13px; margin: 8px 0; overflow-wrap: normal; }
 th, td { text-align: right; padding: 4px 10px; border-bottom: 1px solid var(--line); vertical-align: top; }
+td { white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; min-width: 11ch; max-width: 34ch; overflow-wrap: break-word; }
 thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
+td.words, td:first-child { white-space: normal; }
 td.words { text-align: left; min-width: 16ch; max-width: 48ch; overflow-wrap: break-word; }
 .heat td { min-width: 64px; }
 .heat0 { background: none; } .heat1 { background: color-mix(in srgb, var(--removed) 10%, transparent); }
@@ -91,7 +97,7 @@ footer { padding-top: 14px; padding-bottom: 40px; border-top: 1px solid var(--li
   :root { color-scheme: light; --paper: #ffffff; --panel: #f3f4f6; --ink: #000000; --soft: #444444; --line: #bbbbbb; --kept:
   #0072b2;
     --removed: #d55e00; --faint: #e9a06a; --second: #009e73; --third: #56b4e9; --fourth: #cc79a7; --other: #8b95a1;
-  --accent: #000000; }
+  --accent: #000000; --shade: transparent; }
   body { font-size: 11px; } small, .soft, .figure, .gone, .legend, summary, table, .card p, .card h4, code { font-size: 10px; }
   h1 { font-size: 22px; } h2 { font-size: 15px; } h3 { font-size: 12px; } .tiles dd { font-size: 16px; }
   .tiles dt { font-size: 10px; } nav { display: none; } section { break-before: auto; } h2, h3 { break-after: avoid; }

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -123,8 +126,19 @@ def test_the_funnel_ends_with_the_documents_that_were_kept(page: str, manifest: 
     assert all(before - left == gone for _, before, left, gone in stages)
 
 
-def test_the_page_of_the_same_corpus_is_the_same(page: str, finished: Path) -> None:
-    assert report(*open_corpus(str(finished))) == page
+def test_the_page_of_the_same_corpus_is_the_same_in_another_process(page: str, finished: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-c", "from manifests.commands import app; app()", "report", str(finished), "--output"]
+    for seed, threads in (("1", "1"), ("2", "5")):
+        told = {
+            **os.environ,
+            "PYTHONHASHSEED": seed,
+            "OMP_NUM_THREADS": threads,
+            "COLUMNS": "60",
+            "TZ": "Asia/Tokyo",
+            "LC_ALL": "C",
+        }
+        subprocess.run([*words, tmp_path / seed], env=told, check=True, capture_output=True)
+        assert (tmp_path / seed).read_text(encoding="utf-8") == page
 
 
 def test_what_a_recipe_does_not_check_is_said(page: str, finished: Path) -> None:
@@ -517,6 +531,10 @@ def test_a_browser_shows_it_without_network_errors_or_overflow(page: str, tmp_pa
             for summary in tab.locator("summary").all():
                 summary.click()
             assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            cells = tab.evaluate("[...document.querySelectorAll('.heat td')].map(one => one.getBoundingClientRect().height)")
+            assert len(cells) > 5 and max(cells) < 40, "a share is broken over two lines"
+            table = tab.locator("#where .scroll").first
+            assert "gradient" in table.evaluate("one => getComputedStyle(one).backgroundImage"), "nothing says that it scrolls"
             paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
             assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 27)"}[scheme]
             edges = tab.evaluate("[...document.querySelectorAll('#rules .strip')].map(one => one.getBoundingClientRect().width)")
