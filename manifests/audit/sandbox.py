@@ -139,7 +139,7 @@ class Sandbox:
             MALLOC_ARENA_MAX=str(ARENAS),
         )
         self._process = subprocess.Popen(
-            [sys.executable, "-m", PROCESS],
+            [sys.executable, "-P", "-m", PROCESS],  # not from the folder in which the caller stands: it may be a stranger's
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import select
@@ -147,6 +148,22 @@ with Sandbox(*open_corpus(sys.argv[1])) as sandbox:
     caller.communicate()
     assert select.select([running], [], [], 60)[0]
     os.close(running)
+
+
+def test_no_module_beside_the_corpus_is_run(finished: Path, tmp_path: Path) -> None:
+    for name in ("duckdb", "pyarrow", "json", "select", "manifests"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'taken')!r}, 'w')\n")
+    program = [
+        Path(sys.executable).parent / "corpusmill",
+        "audit",
+        "sql",
+        finished,
+        "select count(*) as n from documents",
+        "--json",
+    ]
+    asked = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (json.loads(asked.stdout), asked.stderr) == ([{"n": 119}], "")
+    assert not (tmp_path / "taken").exists()
 
 
 def test_values_of_every_kind_come_through(sandbox: Sandbox) -> None:
