@@ -232,7 +232,7 @@ def _rows(left: str, right: str, mine: _Words, theirs: _Words) -> Iterator[Row]:
                 at[side] += 1
             ends = [begins(0), begins(1)]
             breaks = all("\n" in texts[side][word_ends[side] : ends[side]] for side in (0, 1))
-            if breaks or length > AROUND:
+            if breaks or length > 2 * AROUND:
                 take(None, ends)
                 yield Row(list(pieces[0]), list(pieces[1]))
                 pieces[0].clear()

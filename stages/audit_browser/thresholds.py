@@ -59,8 +59,14 @@ async def whatif(browser: Browser, request: Request) -> Response:
         removed=sum(one.documents for one in answer.newly_removed) if answer else 0,
         moved=[(side, one) for side in ("newly_kept", "newly_removed") for one in getattr(answer, side)] if answer else [],
         changes=[
-            {"component": one.component, "rule": one.old.name, "old": one.old.in_signs(), "new": _new(one.new)}
-            for one in (answer.changes if answer else [])
+            {
+                "component": one.change.component,
+                "rule": one.change.old.name,
+                "old": one.change.old.in_signs(),
+                "new": _new(one.change.new),
+                "verdicts": one,
+            }
+            for one in (answer.verdicts if answer else [])
         ],
         wrong=wrong,
         focus=focus,

@@ -391,6 +391,8 @@ def test_what_if_says_what_is_exact_what_a_bound_and_what_an_estimate(served: Te
     told = json.loads(CliRunner().invoke(program, ["audit", "whatif", str(finished), "c4.curly_brace=off", "--json"]).stdout)
     for path in (link("/whatif", change="c4.curly_brace=off"), "/whatif?bound%3Ac4.curly_brace=off&bound%3Agopher.min_words=50"):
         said = Read(served.get(path, follow_redirects=True).text).text
+        for one in told["exact"]["rules"]:
+            assert f"{one['failed']:,} documents failed it, {one['would_fail']:,} would" in said
         assert f"newly kept exact {told['exact']['newly_kept']['documents']} by their filter block" in said
         assert f"upper bound {told['upper_bound']['documents_that_come_in']}" in said
         assert f"estimate {told['estimate']['documents_that_come_in']:,.0f}" in said
