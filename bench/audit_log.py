@@ -51,6 +51,8 @@ COMPONENT, BLOCK = "crawl", "filters1"
 LANGUAGES = [f"l{number:02d}" for number in range(30)]
 LOST, UNWANTED, COPIES = 0.10, 0.20, 0.15
 """Shares: of all records, of what was read, of what passed the filters."""
+NEAR = 0.8
+"""The Jaccard from which documents are near-duplicates."""
 FILTERS: list[Any] = [
     GopherQuality(GopherQualityOptions()),
     GopherRepetition(GopherRepetitionOptions()),
@@ -192,8 +194,20 @@ def _chunk(chunk: int, rows: int, totals: dict[str, Counter[str]], came: Counter
     others = chance.choice(kept, len(copies))
     kept_id = np.full(rows, None, object)
     kept_id[copies] = ids.take(pa.array(others)).to_pylist()
+    # Rows are in id order, so the smallest number of a cluster is its smallest id.
+    smallest, members = np.arange(rows), np.ones(rows, np.int64)
+    np.minimum.at(smallest, others, copies)
+    np.add.at(members, others, 1)
+    cluster, cluster_size = np.full(rows, None, object), np.zeros(rows, np.int64)
+    cluster[copies] = ids.take(pa.array(smallest[others])).to_pylist()
+    cluster_size[copies] = members[others]
     jaccard = np.full(rows, np.nan)
-    jaccard[copies] = chance.uniform(0.8, 1.0, len(copies))
+    jaccard[copies] = chance.uniform(NEAR, 1.0, len(copies))
+    value[copies] = jaccard[copies]
+    threshold = np.full(rows, np.nan)
+    threshold[copies] = NEAR
+    bounds = np.array([np.nan if one.threshold is None else one.threshold for one in RULES])
+    threshold[filtered] = bounds[decision.first[decision.first >= 0]]
     failed = pa.array([[one] for one in rule[gone]], pa.list_(pa.string())).to_pylist()
     place = np.searchsorted(gone, filtered)
     for at, several in zip(place, decision.failed.filter(pa.array(decision.first >= 0)).to_pylist(), strict=True):
@@ -208,12 +222,15 @@ def _chunk(chunk: int, rows: int, totals: dict[str, Counter[str]], came: Counter
         stage=pa.array(removed_by[gone], pa.string()),
         rule=pa.array(rule[gone], pa.string()),
         value=pa.array(value[gone], mask=np.isnan(value[gone])),
+        threshold=pa.array(threshold[gone], mask=np.isnan(threshold[gone])),
         failed_rules=pa.array(failed, pa.list_(pa.string())),
         text_bytes=pa.array(size[gone]),
         linked_id=pa.array(kept_id[gone], pa.string()),
+        linked_jaccard=pa.array(jaccard[gone], mask=np.isnan(jaccard[gone])),
         kept_id=pa.array(kept_id[gone], pa.string()),
         kept_jaccard=pa.array(jaccard[gone], mask=np.isnan(jaccard[gone])),
-        cluster=pa.array(kept_id[gone], pa.string()),
+        cluster=pa.array(cluster[gone], pa.string()),
+        cluster_size=pa.array(cluster_size[gone], mask=cluster_size[gone] == 0),
     )
     touched = pa.array(measured[chance.random(len(measured)) < 0.2])
     edits = empty_rows(
