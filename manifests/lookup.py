@@ -24,6 +24,8 @@ from manifests.logs import Logs
 MOST_OF_A_FILE = 20
 WHOLE_FILE = "select * from documents where component = ? and file = ?"
 RESEMBLING = "resembling_urls"
+FILES_IN_A_QUERY = 100
+"""So many are compared with the statistics of each log, and most are not read."""
 AS_ID, AS_FILE, AS_URL, AS_SAME_URL, AS_NEAR = "id", "file", "URL", "same URL, normalised", "near miss"
 DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21"}
 BARE, HIDDEN = "without the query that was asked for", "with a query, parameters or credentials that the logs do not show"
@@ -93,6 +95,13 @@ def documents_called(logs: Logs, asked: str, most: int | None = None) -> Called:
 
 def urls_called(logs: Logs, asked: Sequence[str]) -> tuple[dict[str, dict[str, str]], list[NearMiss]]:
     """(URL → `url_key` → how it is that URL, of every URL that was crawled or could have been; near misses of all of them)."""
+    found = _urls_called(logs, asked)
+    logs.connection.execute(f"drop table if exists {RESEMBLING}")
+    return found
+
+
+def _urls_called(logs: Logs, asked: Sequence[str]) -> tuple[dict[str, dict[str, str]], list[NearMiss]]:
+    """`urls_called`; leaves the table RESEMBLING of documents."""
     urls = list(dict.fromkeys(asked))
     parsed = [_Url.of(one) for one in urls]
     keys = {one: {str(url_key(one)): AS_URL} for one in urls}
@@ -118,24 +127,40 @@ def urls_called(logs: Logs, asked: Sequence[str]) -> tuple[dict[str, dict[str, s
 
 
 def _captures(logs: Logs, found: Called, most: int | None) -> Called:
-    every, found.near = urls_called(logs, [found.asked])
+    every, found.near = _urls_called(logs, [found.asked])
     keys = every[found.asked]
-    domain = domain_of(found.asked)
-    found.documents = _rows(logs, domain, "url_key", list(keys), most)
-    if not found.documents and domain is not None:  # logs whose domains were told by another rule
-        found.documents = _rows(logs, None, "url_key", list(keys), most)
+    if domain_of(found.asked) is not None:
+        found.documents = _resembling(logs, "url_key", list(keys), most)
+    if not found.documents:  # no host, or logs whose domains were told by another rule
+        listed = ", ".join("?" * len(keys))
+        query = f"select * from documents where url_key in ({listed}) order by component, file, position limit ?"
+        found.documents = logs.sql(query, [*keys, most])
     found.matched = [keys[row["url_key"]] for row in found.documents]
     if not found.documents and found.near:
-        found.documents = _rows(logs, domain, "url", list(dict.fromkeys(one.url for one in found.near)), most)
+        found.documents = _resembling(logs, "url", list(dict.fromkeys(one.url for one in found.near)), most)
         found.matched = [AS_NEAR] * len(found.documents)
+    logs.connection.execute(f"drop table if exists {RESEMBLING}")
     return found
 
 
-def _rows(logs: Logs, domain: str | None, column: str, values: list[str], most: int | None) -> list[dict[str, Any]]:
-    where, given = f"{column} in ({', '.join('?' * len(values))})", list[Any](values)
-    if domain is not None:  # a short list of words in each file, so that the others are read where it occurs
-        where, given = f"domain = ? and {where}", [domain, *given]
-    return logs.sql(f"select * from documents where {where} order by component, file, position limit ?", [*given, most])
+def _resembling(logs: Logs, column: str, values: list[str], most: int | None) -> list[dict[str, Any]]:
+    """Rows of the document log, of those documents in the table RESEMBLING that have one of these values."""
+    logs.connection.execute(
+        f"create or replace temp table asked_places as select component, file, position from {RESEMBLING} "
+        f"where {column} in ({', '.join('?' * len(values))}) order by all limit ?",
+        [*values, most],
+    )
+    files = [row["file"] for row in logs.sql(f"select distinct file from asked_places limit {FILES_IN_A_QUERY + 1}")]
+    if not files:
+        return []
+    inside = f"where file in ({', '.join('?' * len(files))})" if len(files) <= FILES_IN_A_QUERY else ""
+    found = logs.sql(
+        f"select documents.* from documents join asked_places using (component, file, position) {inside} "
+        "order by component, file, position",
+        files if inside else [],
+    )
+    logs.connection.execute("drop table asked_places")
+    return found
 
 
 def _of_one_domain(logs: Logs, parsed: Sequence[_Url | None]) -> list[dict[str, Any]]:
@@ -157,8 +182,8 @@ def _of_one_domain(logs: Logs, parsed: Sequence[_Url | None]) -> list[dict[str, 
     if len(rows) == 1:  # a value is compared with the statistics of each file, and most are not read
         where, values = f"documents.domain = ? and {where}", [rows[0]["domain"]]
     logs.connection.execute(
-        f"create or replace temp table {RESEMBLING} as select number, url, url_key, count(*) as documents "
-        f"from documents join asked_urls on {where} group by all",
+        f"create or replace temp table {RESEMBLING} as select number, url, url_key, component, file, position "
+        f"from documents join asked_urls on {where}",
         values,
     )
     logs.connection.unregister("asked_urls")
@@ -174,7 +199,7 @@ def _near_misses(logs: Logs, keys: dict[str, dict[str, str]], near: list[dict[st
     rows = [{"asked": asked, "key": key} for asked, some in keys.items() for key in some]
     logs.connection.register("asked_keys", pa.Table.from_pylist(rows, pa.schema([("asked", pa.string()), ("key", pa.string())])))
     found = logs.sql(
-        f"select asked, url, sum(documents)::bigint as documents, "
+        f"select asked, url, count(*) as documents, "
         f"coalesce(why, case when url_key = bare_key then '{BARE}' else '{HIDDEN}' end) as why "
         f"from near_urls join {RESEMBLING} using (number, url) "
         f"anti join asked_keys on asked_keys.asked = near_urls.asked and asked_keys.key = {RESEMBLING}.url_key "
@@ -182,7 +207,6 @@ def _near_misses(logs: Logs, keys: dict[str, dict[str, str]], near: list[dict[st
     )
     for name in ("near_urls", "asked_keys"):
         logs.connection.unregister(name)
-    logs.connection.execute(f"drop table {RESEMBLING}")
     return [NearMiss(**row) for row in found]
 
 
