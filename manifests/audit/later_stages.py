@@ -100,8 +100,7 @@ def freed(logs: Logs, later: Later, ids: pa.Array, gone: pa.Table, something_is_
     try:
         number = 0
         if bounded and (len(ids) or gone.num_rows):
-            number += _counted(logs, f"{_IN_BOUNDED} and {_KEPT_GOES}")
-            number += _counted(logs, f"{_IN_BOUNDED} and {_BRIDGED} and not {_KEPT_GOES}")
+            number += _counted(logs, f"{_IN_BOUNDED} and ({_KEPT_GOES} or {_BRIDGED})")
         if every:
             number += _counted(logs, "(step, stage) in (select (step, stage) from open_steps)")
     finally:

@@ -332,8 +332,8 @@ def _evaluate(chunk: _Chunk, verdicts: list[Verdicts], answer: WhatIf, sides: di
         return
     before, after = before[:, affected], after[:, affected]
     identity = chunk.read("signals", ["file", "position", "text_bytes"]).take(pa.array(affected))
-    gone = chunk.read("removals", ["file", "position", "stage", "rule", "failed_rules", "language"])
-    gone = gone.filter(pc.equal(gone["stage"], chunk.block))
+    every_removal = chunk.read("removals", ["file", "position", "stage", "rule", "failed_rules", "language"])
+    gone = every_removal.filter(pc.equal(every_removal["stage"], chunk.block))
     at = _find(identity, gone)
     was_removed, row_of = at >= 0, np.maximum(at, 0)
     names = [one.old.name for one in changes]
@@ -370,14 +370,11 @@ def _evaluate(chunk: _Chunk, verdicts: list[Verdicts], answer: WhatIf, sides: di
         side.ids.append(_printed(chunk.component, moved.filter(pc.invert(_is_in(rows["removed_by"], later.before)))))
         caught = moved.filter(_is_in(rows["removed_by"], later.stages))
         if caught.num_rows:
-            rows = chunk.read("removals", ["file", "position", *GONE.names])
-            where = _find(caught, rows)
+            where = _find(caught, every_removal)
             if (where < 0).any():
                 stranger = _printed(chunk.component, caught)[int(np.flatnonzero(where < 0)[0])]
-                raise WhatIfError(
-                    f"{stranger} was removed by {chunk.paths['documents']}, but is not in {chunk.paths['removals']}"
-                )
-            side.gone.append(rows.select(GONE.names).take(pa.array(where)))
+                raise WhatIfError(f"{stranger}: {chunk.paths['documents']} has it removed, {chunk.paths['removals']} has not")
+            side.gone.append(chunk.read("removals", GONE.names).take(pa.array(where)))
 
 
 def _is_in(stages: pa.ChunkedArray, wanted: frozenset[str]) -> pa.ChunkedArray:
