@@ -68,37 +68,36 @@ async def twins(browser: Browser, request: Request) -> Response:
     if not asked:
         raise BadQuestion("whose twins? /twins?id=…")
 
+    start = start_of(request.query_params)
+
     def question(logs: Logs, stop: Stop) -> tuple[list[dict[str, Any]], bool]:
         pairs = twins_of(logs, asked, TWINS_SHOWN + 1)
-        return compared(logs, pairs[:TWINS_SHOWN], browser.sources, browser.personal_data), len(pairs) > TWINS_SHOWN
+        rows = compared(logs, pairs[:TWINS_SHOWN], browser.sources, browser.personal_data)
+        return [_side_by_side(row, start) for row in rows], len(pairs) > TWINS_SHOWN
 
     pairs, more = await browser.ask(request, question)
     if not pairs:
         raise BadQuestion(f"no document of this corpus was removed as a copy of {asked}, nor was it removed as a copy", 404)
-    rows = [
-        {
-            **pair,
-            "sides": [
-                {"name": name, "id": pair[key], **pair[name], "shown": text_shown(pair[name], request)}
-                for name, key in (("removed", "id"), ("kept", "kept_id"))
-            ],
-            "aligned": _aligned(pair, request),
-        }
-        for pair in pairs
-    ]
-    return browser.page(request, "twins.html", document=asked, pairs=rows, more=more, most=TWINS_SHOWN)
+    return browser.page(request, "twins.html", document=asked, pairs=pairs, more=more, most=TWINS_SHOWN)
 
 
 def text_shown(text: Mapping[str, Any], request: Request) -> Any:
     """The part of a text that a page shows; None where there is no text."""
-    return None if text["text"] is None else shown(text["text"], text["marks"], start_of(request.query_params))
+    return _part(text, start_of(request.query_params))
 
 
-def _aligned(pair: Mapping[str, Any], request: Request) -> Any:
+def _part(text: Mapping[str, Any], start: int | None) -> Any:
+    return None if text["text"] is None else shown(text["text"], text["marks"], start)
+
+
+def _side_by_side(pair: dict[str, Any], start: int | None) -> dict[str, Any]:
+    """What a page shows of a pair: `aligned`, or each of its `sides` where the texts cannot stand in rows."""
     left, right = pair["removed"], pair["kept"]
-    if left["text"] is None or right["text"] is None:
-        return None
-    return side_by_side(left["text"], right["text"], left["marks"], right["marks"], start_of(request.query_params))
+    sides = [{"name": name, "id": pair[key], **pair[name]} for name, key in (("removed", "id"), ("kept", "kept_id"))]
+    aligned = None
+    if left["text"] is not None and right["text"] is not None:
+        aligned = side_by_side(left["text"], right["text"], left["marks"], right["marks"], start)
+    return {**pair, "sides": [{**side, "shown": _part(side, start)} for side in sides], "aligned": aligned}
 
 
 def _edits(life: Life) -> list[dict[str, Any]]:

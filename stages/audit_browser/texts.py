@@ -20,6 +20,8 @@ FOLDED_FROM = 1_200
 """Characters: a longer stretch without a mark is folded away but for those beside marks."""
 APART = 200
 """Characters: marks that are closer to each other are one place to look at."""
+LONGEST_IN_ROWS = 500_000
+"""Characters of two texts together that are put side by side in rows: half a second of processor."""
 _WORD = re.compile(r"\S+")
 
 
@@ -158,7 +160,10 @@ def side_by_side(
     left: str, right: str, marks: Sequence[dict[str, Any]], other_marks: Sequence[dict[str, Any]], start: int | None = None
 ) -> SideBySide | None:
     """Two texts in rows that begin where a line does in both; the marks are of what the other has not (`stages.offending`). None
-    where what is not marked is not the same in both, word for word, as of texts that were too long to be compared so."""
+    where what is not marked is not the same in both, word for word, as of texts that were too long to be compared so, and of
+    texts of more than LONGEST_IN_ROWS."""
+    if len(left) + len(right) > LONGEST_IN_ROWS:
+        return None
     sides = [_words(text, given) for text, given in ((left, marks), (right, other_marks))]
     same = [[word.casefold() for word, _, marked in side if not marked] for side in sides]
     if same[0] != same[1]:

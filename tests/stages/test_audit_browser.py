@@ -357,13 +357,14 @@ def test_long_equal_stretches_are_folded_in_both_texts_and_long_texts_have_pages
     found = side_by_side(left, right, *marks_of(left, right))
     assert found is not None and [row.folded for row in found.rows].count(True) == 2
     assert [row.left[0].text.split()[0] for row in found.rows if row.place is not None] == ["10", "150"]
+    assert side_by_side("a " * 300_000, "a " * 300_000, [], []) is None
     whole = [{"start": 0, "end": len(left), "what": "differs"}]
     long = side_by_side("x\n" * 90_000 + "y", "y", [{"start": 0, "end": 180_000, "what": "differs"}], [])
     assert long is not None and long.differences == 1
     assert side_by_side(left, "", whole, []) is not None and side_by_side(left, right, [], []) is None
     equal = side_by_side(left, left, [], [])
     assert equal is not None and equal.differences == 0 and [row.folded for row in equal.rows] == [True]
-    many = "\n".join(f"{number} " + "w " * 300 for number in range(600))
+    many = "\n".join(f"{number} " + "w " * 300 for number in range(300))
     spots = [{"start": one.start(), "end": one.start() + 1, "what": "differs"} for one in re.finditer("(?<=[0-9] )w", many)]
     pages, start = [], 0
     while True:
