@@ -153,15 +153,9 @@ with Sandbox(*open_corpus(sys.argv[1])) as sandbox:
 def test_no_module_beside_the_corpus_is_run(finished: Path, tmp_path: Path) -> None:
     for name in ("duckdb", "pyarrow", "json", "select", "manifests"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'taken')!r}, 'w')\n")
-    program = [
-        Path(sys.executable).parent / "corpusmill",
-        "audit",
-        "sql",
-        finished,
-        "select count(*) as n from documents",
-        "--json",
-    ]
-    asked = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=False)
+    program = str(Path(sys.executable).parent / "corpusmill")
+    command = [program, "audit", "sql", str(finished), "select count(*) as n from documents", "--json"]
+    asked = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (json.loads(asked.stdout), asked.stderr) == ([{"n": 119}], "")
     assert not (tmp_path / "taken").exists()
 
