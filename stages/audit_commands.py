@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manifests.audit.answers import CsvOption, JsonOption, give
+from manifests.audit.answers import CsvOption, JsonOption, give, give_each
 from manifests.audit.commands import CorpusArgument, audit, fail, logs_of, opened
 from manifests.audit.rule_names import UnknownRule, rule_or_stage_called
 from manifests.lookup import documents_called
 from manifests.terminal import terminal, visible
-from stages.audit_texts import compared, marked, sampled, twins_of
+from stages.audit_texts import MARKED, compared, each_marked, sampled, twins_of
 
 if TYPE_CHECKING:
     from manifests.logs import Logs
@@ -61,11 +62,8 @@ def sample(
         rows = sampled(logs, called, n, seed)
         if not rows:
             fail(f"{called} removed no document; `corpusmill audit rules` lists what did")
-        found = marked(logs, rows, sources_named(source), personal_data)
-    if give(found, as_json, as_csv):
-        return
-    for one in found:
-        _show(one, characters)
+        found = each_marked(logs, rows, sources_named(source), personal_data)
+        _give_texts(found, as_json, as_csv, characters)
 
 
 @audit.command()
@@ -82,11 +80,9 @@ def text(
     folder, manifest = opened(corpus)
     with logs_of(corpus, folder, manifest, "removals", "documents", "edits") as logs:
         rows = [_row(logs, one) for asked in document for one in _ids_called(logs, asked) or [asked]]
-        found = marked(logs, rows, sources_named(source), personal_data)
-    if not give(found, as_json, as_csv):
-        for one in found:
-            _show(one, characters)
-    if not any(one["text"] is not None for one in found):
+        found = each_marked(logs, rows, sources_named(source), personal_data)
+        shown = _give_texts(found, as_json, as_csv, characters)
+    if not shown:
         raise typer.Exit(1)
 
 
@@ -124,6 +120,16 @@ def twins(
             _show({"id": row["id" if name == "removed" else "kept_id"], **row[name]}, characters)
 
 
+def _give_texts(found: Iterator[dict[str, Any]], as_json: bool, as_csv: bool, characters: int) -> int:
+    """Prints each answer as it comes, one text being held at a time; how many had their text."""
+    texts = 0
+    for one in give_each(found, as_json, as_csv, MARKED):
+        texts += one["text"] is not None
+        if not (as_json or as_csv):
+            _show(one, characters)
+    return texts
+
+
 def stayed(pair: dict[str, Any]) -> str:
     """What became of the kept one of a pair."""
     return "stayed" if pair["kept_removed_by"] is None else f"was kept then, and removed later by {pair['kept_removed_by']}"
@@ -153,7 +159,7 @@ def sources_named(given: list[str] | None) -> dict[str, str]:
     return sources
 
 
-def _show(one: dict[str, Any], characters: int) -> None:
+def _show(one: Mapping[str, Any], characters: int) -> None:
     from rich.text import Text as Styled
 
     console = terminal()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from manifests.logs import Logs
     from stages.offending import Place
     from stages.removed_texts import Text
+
+
+ABOUT = ("id", "url", "language", "stage", "rule", "value", "threshold", "detail", "evidence")
+MARKED = (*ABOUT, "origin", "proof", "why_not", "text", "marks")
 
 
 def sampled(logs: Logs, rule: str, n: int, seed: int) -> list[dict[str, Any]]:
@@ -68,27 +72,28 @@ def compared(
 def marked(
     logs: Logs, rows: Sequence[dict[str, Any]], sources: dict[str, str], personal_data: bool = False
 ) -> list[dict[str, Any]]:
-    """What is shown of each removal row: id, url, rule, value, threshold, detail, evidence; text (None where it cannot be had),
-    origin, proof and why_not; marks (start, end, what). Places are those of the text as shown."""
+    """`each_marked`, of a few."""
+    return list(each_marked(logs, rows, sources, personal_data))
+
+
+def each_marked(
+    logs: Logs, rows: Sequence[dict[str, Any]], sources: dict[str, str], personal_data: bool = False
+) -> Iterator[dict[str, Any]]:
+    """What is shown of each removal row, MARKED: text is None where it cannot be had, and why_not says why; marks are start, end
+    and what, places of the text as shown. One text is read at a time."""
     from stages.offending import offending_places
     from stages.personal_data import scrub
     from stages.removed_texts import Texts
 
     with Texts(logs, sources) as texts:
-        found = texts.of([row["id"] for row in rows])
-        kept_ids = [row["kept_id"] for row in rows if row.get("kept_id")]
-        kept = {one.id: one.text for one in texts.of(kept_ids)}
-    answers = []
-    for row, one in zip(rows, found, strict=True):
-        shown = one.text if one.text is None or personal_data else scrub(one.text)
-        twin = kept.get(row.get("kept_id") or "")
-        twin = twin if twin is None or personal_data else scrub(twin)
-        places = [] if shown is None or row.get("rule") is None else offending_places(shown, row, twin)
-        about = {
-            name: row.get(name) for name in ("id", "url", "language", "stage", "rule", "value", "threshold", "detail", "evidence")
-        }
-        answers.append({**about, **_told(one), "text": shown, "marks": [place.__dict__ for place in places]})
-    return answers
+        for row in rows:
+            (one,) = texts.of([row["id"]])
+            twin = texts.of([row["kept_id"]])[0].text if row.get("kept_id") else None
+            shown = one.text if one.text is None or personal_data else scrub(one.text)
+            twin = twin if twin is None or personal_data else scrub(twin)
+            places = [] if shown is None or row.get("rule") is None else offending_places(shown, row, twin)
+            about = {name: row.get(name) for name in ABOUT}
+            yield {**about, **_told(one), "text": shown, "marks": [place.__dict__ for place in places]}
 
 
 def _told(one: Text) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import dataclasses
 import io
 import json
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -53,6 +53,25 @@ def give(
     elif csv_asked:
         _write(as_csv(rows, columns if not rows else None))
     return json_asked or csv_asked
+
+
+def give_each(
+    rows: Iterable[Mapping[str, Any]], json_asked: bool, csv_asked: bool, columns: Sequence[str]
+) -> Iterator[Mapping[str, Any]]:
+    """`give` for rows that are not to be held together: prints each as it comes, where that is asked, and passes it on."""
+    if json_asked and csv_asked:
+        raise typer.BadParameter("one of --json and --csv", param_hint="--json")
+    if csv_asked:
+        _write(as_csv([], columns))
+    number = 0
+    for number, row in enumerate(rows, 1):
+        if json_asked:
+            _write(("[\n" if number == 1 else ",\n") + as_json(row))
+        elif csv_asked:
+            _write(as_csv([row], columns).partition("\n")[2])
+        yield row
+    if json_asked:
+        _write("\n]\n" if number else "[]\n")
 
 
 def show(

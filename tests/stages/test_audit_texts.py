@@ -18,6 +18,7 @@ from manifests.logs import Logs
 from manifests.manifest import Manifest
 from manifests.storage import Folder
 from stages import audit_commands
+from stages.audit_texts import each_marked
 from stages.offending import Place, differences, offending_places, shared_passages
 from stages.readers.warc import Warc
 from stages.removed_texts import Text, Texts
@@ -262,3 +263,22 @@ def test_passages_and_differences_of_empty_short_and_huge_texts() -> None:
     mine, theirs = differences(words + " tail", "head " + words)
     assert [(words + " tail")[place.start : place.end] for place in mine] == ["tail"]
     assert [("head " + words)[place.start : place.end] for place in theirs] == ["head"]
+
+
+def test_a_sample_is_read_one_text_at_a_time(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large a sample is asked for, its first text is shown before the second is read."""
+    folder = Folder(finished)
+    read: list[str] = []
+    of = Texts.of
+
+    def noted(self: Texts, ids: Any) -> list[Text]:
+        read.extend(ids)
+        return of(self, ids)
+
+    monkeypatch.setattr(Texts, "of", noted)
+    with Logs(folder, Manifest.load(folder), ["documents", "removals", "edits"]) as logs:
+        rows = logs.sql("select * from removals where stage = 'filters1' order by id limit 3")
+        answers = each_marked(logs, rows, {})
+        assert next(answers)["id"] == rows[0]["id"]
+        assert read == [rows[0]["id"]]
+        assert [one["id"] for one in answers] == [row["id"] for row in rows[1:]]
