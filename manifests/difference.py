@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from manifests.audit.flow import removed_by_rule
+from manifests.audit.flow import removed_by_name
 from manifests.manifest import ComponentRecord, Content, StageRecord
 
 MOST_NAMES = 5
@@ -107,7 +107,7 @@ def _effects(before: Content, after: Content) -> Iterator[Change]:
         for what in ("documents_in", "documents_kept"):
             if getattr(old, what) != getattr(new, what):
                 yield Change("effect", name, what.replace("_", " "), getattr(old, what), getattr(new, what))
-        removed, others = (_removed(content, name) for content in (before, after))
+        removed, others = (removed_by_name(content, name) for content in (before, after))
         for rule in _either(removed, others):
             if removed.get(rule, 0) != others.get(rule, 0):
                 yield Change("effect", name, f"removed by {rule}", removed.get(rule, 0), others.get(rule, 0))
@@ -121,13 +121,6 @@ def _effects(before: Content, after: Content) -> Iterator[Change]:
     same = sum(other_shards.get(path) == digest for path, digest in shards.items())
     if not same == len(shards) == len(other_shards):
         yield Change("effect", "corpus", f"shards, {same:,} of which are the same", len(shards), len(other_shards))
-
-
-def _removed(content: Content, component: str) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for (_, rule), number in removed_by_rule(content, component).items():
-        found[rule] = found.get(rule, 0) + number
-    return found
 
 
 def _either(one: Any, other: Any) -> list[str]:

@@ -397,13 +397,11 @@ def reviews(
 ) -> None:
     """Print what people thought of removals in `audit serve`: each rule's false-positive rate with its 95 % interval (Wilson).
     --csv has every verdict ever given, --json both."""
+    from manifests.audit.flow import removed_by_name
     from manifests.audit.reviews import REVIEW_COLUMNS, ReviewError, review_file, sample_size, summed
 
     folder, manifest = opened(corpus)
-    removed: dict[str, int] = {}
-    for count in manifest.content.counts:
-        for name, documents in count.removed.items():
-            removed[name] = removed.get(name, 0) + documents
+    removed = removed_by_name(manifest.content)
     try:
         stored = review_file(folder, manifest.digest, file)
         found = [one for one in stored.read() if rule in (None, one.rule)]

@@ -47,6 +47,14 @@ def removed_by_rule(content: Content, component: str | None = None) -> dict[tupl
     return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0][1], item[0][0])))
 
 
+def removed_by_name(content: Content, component: str | None = None) -> dict[str, int]:
+    """Rule → documents that went by it, in whatever stages."""
+    sums: dict[str, int] = {}
+    for (_, rule), number in removed_by_rule(content, component).items():
+        sums[rule] = sums.get(rule, 0) + number
+    return sums
+
+
 @dataclass
 class StageTotal:
     """A stage over all components that have it: documents that came in and were removed, by rule and by component."""
