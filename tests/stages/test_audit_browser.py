@@ -699,12 +699,15 @@ def test_another_user_of_this_machine_needs_the_token() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         ready, go = os.pipe()
+        "localhost".encode("idna")  # somebody else may not be allowed to read the interpreter's modules
         child = os.fork()
         if child == 0:
-            os.setuid(65000)
-            with socket.create_connection(("127.0.0.1", port)):
-                os.read(ready, 1)
-            os._exit(0)
+            try:
+                os.setuid(65000)
+                with socket.create_connection(("127.0.0.1", port)):
+                    os.read(ready, 1)
+            finally:
+                os._exit(0)
         with server.accept()[0] as accepted:
             own = own_connection(accepted.getpeername(), accepted.getsockname())
         os.write(go, b"x")
