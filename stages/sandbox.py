@@ -322,7 +322,7 @@ class _Nursery:
             PYTHONUTF8="1",
             OMP_NUM_THREADS="1",
         )
-        arguments = [sys.executable, "-m", "stages.sandbox", function, settings, str(theirs.fileno()), str(os.getpid())]
+        arguments = [sys.executable, "-P", "-m", "stages.sandbox", function, settings, str(theirs.fileno()), str(os.getpid())]
         with tempfile.TemporaryFile() as complaints:
             try:
                 self.process = (
