@@ -317,7 +317,7 @@ def takedown(
         raise typer.BadParameter(f"{near_duplicates!r}: list or remove", param_hint="--near-duplicates")
     if not (domains or ids or licences):
         raise typer.BadParameter("name what is to go: --domain, --ids or --licence", param_hint="--domain")
-    if output and not reason:
+    if output is not None and not reason:
         raise typer.BadParameter("a takedown is recorded with its reason", param_hint="--reason")
     selection = Selection(tuple(domains or ()), _lines(ids) if ids else (), tuple(licences or ()))
     folder, manifest = opened(corpus)
@@ -325,9 +325,13 @@ def takedown(
     try:
         with logs_of(corpus, folder, manifest, "removals", "documents") as logs:
             what = affected(logs, selection, mode)
-        done = take_down(folder, manifest, what, output, reason or "", by or user_name()) if output else None
+        done = take_down(folder, manifest, what, output, reason or "", by or user_name()) if output is not None else None
     except (ManifestError, StorageError, OSError) as error:
         fail(str(error))
+    if what.unknown and (as_json or as_csv or done is not None):  # a selection that missed is never silent
+        named = ", ".join(what.unknown[:SHOWN])
+        more = f" and {len(what.unknown) - SHOWN:,} more" if len(what.unknown) > SHOWN else ""
+        typer.echo(visible(f"warning: unknown to this corpus: {named}{more}"), err=True)
     told = what.as_json()
     act = None
     if done is not None:

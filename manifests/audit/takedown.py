@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -140,7 +141,8 @@ def take_down(
     """Writes the corpus without `what.taken`. `output` is a new folder, which then stands by itself (files that stay are
     linked, or copied where that is impossible), or the name of a manifest beside the old one (`without.json`), where only
     rewritten files are new. ManifestError where there is nothing to take, where a URL that was asked for has near misses and no
-    document, where the output is there already, or a file is not the one that the manifest lists.
+    document, where the output is there already or within the corpus, or a file is not the one that the manifest lists; a new
+    folder is left empty then.
     """
     if what.near_misses:
         asked = list(dict.fromkeys(one.asked for one in what.near_misses))
@@ -151,6 +153,16 @@ def take_down(
     if not what.taken:
         raise ManifestError("nothing that is in the corpus is selected: there is nothing to take down")
     target = _Target.of(corpus, output)
+    try:
+        return _written(corpus, manifest, what, target, reason, by, at)
+    except BaseException:
+        target.clear()
+        raise
+
+
+def _written(
+    corpus: Folder, manifest: Manifest, what: Affected, target: _Target, reason: str, by: str, at: datetime | None
+) -> TakenDown:
     content = manifest.content
     number = 1 + sum(record.stage == TAKEDOWN for record in content.stages)
     step = f"{TAKEDOWN}.{number}"
@@ -301,12 +313,22 @@ class _Target:
             if output == MANIFEST or corpus.exists(output):
                 raise ManifestError(f"{output}: is there already; the old corpus is not changed")
             return _Target(corpus, output, True)
+        if not output or output.endswith(".json"):
+            raise ManifestError(f"{output!r}: name a new folder, or NAME.json without a folder for a manifest beside the old one")
         folder = Folder(output)
         if folder.root == corpus.root:
             raise ManifestError(f"{output}: is the old corpus, which is not changed")
+        if corpus.local and folder.local and Path(os.path.realpath(corpus.root)) in Path(os.path.realpath(folder.root)).parents:
+            raise ManifestError(f"{output}: is within the old corpus, where a later run deletes it; name a folder of its own")
         if folder.names():
             raise ManifestError(f"{output}: there are files already; a takedown writes into a new folder")
         return _Target(folder, MANIFEST, False)
+
+    def clear(self) -> None:
+        """Leaves a folder as it was found, empty, where its corpus did not come about."""
+        if not self.beside:
+            for name in self.folder.names():
+                self.folder.delete(name)
 
     @property
     def where(self) -> str:

@@ -221,7 +221,7 @@ def test_the_command_looks_without_output_and_writes_with_it(copied: Path, tmp_p
         (["--domain", "site0.example", "--near-duplicates", "maybe"], 2, "list or remove"),
         (["--domain", "site0.example", "--output", "manifest.json", "--reason", "x"], 1, "is there already"),
         (["--domain", "site0.example", "--output", "CORPUS", "--reason", "x"], 1, "is the old corpus"),
-        (["--domain", "site0.example", "--output", "CORPUS/logs", "--reason", "x"], 1, "files already"),
+        (["--domain", "site0.example", "--output", "CORPUS/..", "--reason", "x"], 1, "files already"),
     ],
 )
 def test_bad_words_are_an_error_and_write_nothing(copied: Path, arguments: list[str], code: int, said: str) -> None:
@@ -246,3 +246,34 @@ def test_a_corpus_without_shards_can_be_taken_from(copied: Path, tmp_path: Path,
     assert list(verify(*open_corpus(done.where))) == []
     shutil.rmtree(tmp_path / "corpus")
     assert list(verify(*open_corpus(done.where))) == [], "the new corpus needs the old one"
+
+
+@pytest.mark.parametrize("name", ["inner", "tokens/x", "elsewhere/without.json", ""])
+def test_a_takedown_is_written_beside_the_corpus_or_out_of_it_and_nowhere_within(copied: Path, name: str) -> None:
+    before = sorted(path for path in copied.rglob("*"))
+    output = str(copied / name) if name and not name.endswith(".json") else name
+    result = call(copied, "--domain", "site0.example", "--output", output, "--reason", "r")
+    assert result.exit_code == 1
+    assert "error: " in result.stderr
+    assert sorted(path for path in copied.rglob("*")) == before
+
+
+def test_a_takedown_that_fails_leaves_its_folder_empty_and_can_be_told_again(copied: Path, tmp_path: Path) -> None:
+    folder, manifest = open_corpus(str(copied))
+    what, output = look(copied, SITE), tmp_path / "without"
+    shard = copied / what.shards[-1]
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-2])
+    with pytest.raises(ManifestError):
+        take_down(folder, manifest, what, str(output), "r", "an auditor", NOON)
+    assert [path for path in output.rglob("*") if path.is_file()] == []
+    shard.write_bytes(whole)
+    done = take_down(folder, manifest, what, str(output), "r", "an auditor", NOON)
+    assert list(verify(*open_corpus(done.where))) == []
+
+
+@pytest.mark.parametrize("form", [["--csv"], ["--json"], ["--output", "without.json", "--reason", "r"]])
+def test_what_a_takedown_does_not_know_is_said_in_every_form(copied: Path, form: list[str]) -> None:
+    result = call(copied, "--domain", "site0.example", "--domain", "typo.example", *form)
+    assert result.exit_code == 0
+    assert "typo.example" in result.stderr
