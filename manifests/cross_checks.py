@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from manifests.blocks import deciding_rules
+from manifests.blocks import MEASURE, deciding_rules
 from manifests.identity import printed_ids
 from manifests.logs import read_parquet
 from manifests.manifest import TAKEDOWN, Content, StageCount
@@ -133,7 +133,19 @@ class LogChecks:
         for kind, (signals_path, signals) in tables.items():
             if kind.startswith("signals/"):
                 yield from _strangers(signals_path, signals["id"], signals, known, "was measured and did not come in")
+                before = self._before_block(kind.partition("/")[2])
+                yield from _check_measured(signals_path, signals, documents, removals, before)
                 yield from _check_decisions(signals_path, kind.partition("/")[2], self._rules, signals, removals)
+
+    def _before_block(self, block: str) -> set[tuple[str, str]]:
+        """(step, stage) of all that may remove a document before a block measures it."""
+        found = set()
+        for count in self.content.counts:
+            if count.component == self.component:
+                if count.stage == block + MEASURE:
+                    break
+                found.add((count.step, count.stage))
+        return found
 
     def _check_totals(self) -> Iterator[str]:
         counts = [one for one in self.content.counts if one.component == self.component]
@@ -260,6 +272,17 @@ def _check_chain(path: str, edits: pa.Table, documents: pa.Table) -> Iterator[st
         for row in _unequal(ends[column], told[other])[:MOST_FINDINGS].tolist():
             one = ends["id"][row]
             yield f"{path}: {one}: the last edit left {column} {ends[column][row]}, the document log has {told[other][row]}"
+
+
+def _check_measured(
+    path: str, signals: pa.Table, documents: pa.Table, removals: pa.Table, before: set[tuple[str, str]]
+) -> Iterator[str]:
+    """Whoever no earlier stage removed was measured, whatever became of it: what-if answers count on it."""
+    steps = zip(removals["step"].to_pylist(), removals["stage"].to_pylist(), strict=True)
+    earlier = removals["id"].filter(pa.array([one in before for one in steps], pa.bool_()))
+    came = documents["id"].filter(pc.invert(pc.is_in(documents["id"], value_set=earlier)))
+    for row in np.flatnonzero(~pc.is_in(came, value_set=signals["id"]).to_numpy(zero_copy_only=False))[:MOST_FINDINGS].tolist():
+        yield f"{path}: {came[row]} came in and has no signals there"
 
 
 def _check_decisions(path: str, block: str, rules: dict[str, list[Rule]], signals: pa.Table, removals: pa.Table) -> Iterator[str]:

@@ -90,6 +90,11 @@ EDITED: dict[str, tuple[str, Callable[[Rows], Any], str]] = {
         lambda rows: rows.remove(next(row for row in rows if row["gopher.words"] < 50)),
         "has no signals there",
     ),
+    "signals of a document that the block kept less": (
+        log("signals"),
+        lambda rows: rows.remove(max(rows, key=lambda row: row["gopher.words"])),
+        "came in and has no signals there",
+    ),
     "another stage removed it": (log("removals"), lambda rows: rows[0].update(stage="invented"), "its removal row says invented"),
     "another step removed it": (log("removals"), lambda rows: rows[0].update(step="books.9"), "rows in removals"),
     "another rule edited it": (log("edits", 6), lambda rows: rows[0].update(rule="c4.invented"), "rows in edits"),
