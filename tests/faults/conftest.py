@@ -12,7 +12,7 @@ from tests.faults.orders import PLUGIN, SWITCH, Faults
 from tests.faults.store import FaultyStore, faulty_store
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared_store() -> Iterator[FaultyStore]:
     pytest.importorskip("s3fs", reason="s3fs is not installed")
     pytest.importorskip("moto.server", reason="moto is not installed")
