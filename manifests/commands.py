@@ -6,37 +6,36 @@ machine without ray or torch has every command that it can run.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import sys
 from importlib import metadata
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from manifests import manifest_commands, run_commands
 from manifests.audit.answers import CsvOption, JsonOption
-from manifests.audit.commands import audit, funnel
+from manifests.audit.commands import audit
+from manifests.audit.document_commands import why
+from manifests.audit.rule_commands import funnel
+from manifests.corpus_argument import CorpusArgument, manifest_name, opened
 from manifests.report.commands import report
-from manifests.terminal import terminal, visible
+from manifests.terminal import fail, terminal, visible
 
 if TYPE_CHECKING:
-    from manifests.life import Life
-    from manifests.manifest import Manifest
     from manifests.mixture import Plan
-    from manifests.storage import Folder
 
 ENTRY_POINTS = "corpusmill.commands"
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Question a finished corpus.")
 app.add_typer(manifest_commands.app, name="manifest")
 app.add_typer(audit, name="audit")
-audit.command("trained-on")(run_commands.trained_on)
+app.command()(why)
 app.command()(funnel)
 app.command()(report)
 app.command()(run_commands.release)
-
-CorpusArgument = Annotated[str, typer.Argument(help="folder or URL of a corpus, or the path of one of its manifests")]
 
 
 def main() -> None:
@@ -84,19 +83,30 @@ def verify(
         bool,
         typer.Option("--texts", help="decode every document too, and compare the SHA-256 of its text with the one on record"),
     ] = False,
+    public_key: Annotated[
+        str | None, typer.Option(help="a minisign public key, or a file of one: is the corpus signed by its owner?")
+    ] = None,
+    signature: Annotated[str | None, typer.Option(help="file of the signature; default: the one beside the manifest")] = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
 ) -> None:
     """Hash and count everything again; exit 1 and name what is wrong when the corpus is not what its manifest says."""
     from manifests.audit.answers import give
+    from manifests.signature import SignatureError, signed_by
     from manifests.verify import Verification
     from manifests.verify import verify as findings_of
 
     if as_json and as_csv:
         raise typer.BadParameter("one of --json and --csv", param_hint="--json")
-    folder, manifest = _open(corpus)
+    folder, manifest = opened(corpus)
     about = Verification.of(manifest, texts)
-    for finding in findings_of(folder, manifest, texts):
+    try:
+        signed = signed_by(folder, manifest, manifest_name(corpus), public_key, signature)
+    except SignatureError as error:
+        fail(str(error))
+    unsigned = [f"signature: {signed}"] if isinstance(signed, SignatureError) else []
+    about.signature = None if isinstance(signed, SignatureError) else signed
+    for finding in itertools.chain(unsigned, findings_of(folder, manifest, texts)):
         about.add(finding)
         if not (as_json or as_csv):
             typer.echo(visible(finding))
@@ -108,40 +118,6 @@ def verify(
         told = "1 finding" if number == 1 else f"{number:,} findings"
         typer.echo(f"{told}: this corpus is not what its manifest says", err=True)
         raise typer.Exit(1)
-
-
-@app.command()
-def why(
-    corpus: CorpusArgument,
-    document: Annotated[str, typer.Argument(help="component/file#position, component/file, or a URL")],
-    as_json: JsonOption = False,
-) -> None:
-    """Tell the whole life of a document: source, signals, edits, decision, twin, shard."""
-    import duckdb
-
-    from manifests.life import lives
-    from manifests.logs import Logs
-    from manifests.lookup import documents_called
-
-    folder, manifest = _open(corpus)
-    try:
-        with Logs(folder, manifest, ["documents", "removals", "edits"]) as logs:
-            called = documents_called(logs, document)
-            found = lives(logs, called)
-    except duckdb.Error as error:
-        typer.echo(
-            visible(f"error: the logs of {corpus} cannot be read; `corpusmill verify` says what is wrong: {error}"), err=True
-        )
-        raise typer.Exit(1) from None
-    if not found:
-        not_found(corpus, manifest, document)
-    for line in called.in_words():
-        typer.echo(visible(line), err=as_json)
-    if as_json:
-        typer.echo(f"[{', '.join(life.as_json() for life in found)}]")
-        return
-    for life in found:
-        tell(life, manifest)
 
 
 @app.command()
@@ -165,7 +141,7 @@ def mixture(
         raise typer.BadParameter(f"{tokens}: a run has an end", param_hint="--tokens")
     if max_epochs is not None and not 0 < max_epochs < math.inf:
         raise typer.BadParameter(f"{max_epochs}: a number above 0", param_hint="--max-epochs")
-    folder, manifest = _open(corpus)
+    folder, manifest = opened(corpus)
     try:
         chosen = mixtures.read_mixture(_mixture_text(recipe, weight, temperature))
         if max_epochs is not None:
@@ -174,8 +150,7 @@ def mixture(
         planned = mixtures.plan(manifest.content, chosen, int(tokens), languages)
     except (mixtures.MixtureError, StorageError, OSError) as error:
         where = f"{recipe}: " if recipe is not None and isinstance(error, mixtures.MixtureError) else ""
-        typer.echo(visible(f"error: {where}{error}"), err=True)
-        raise typer.Exit(1) from None
+        fail(f"{where}{error}")
     if as_json:
         typer.echo(json.dumps(planned.as_json(), indent=1, ensure_ascii=False))
         return
@@ -243,108 +218,3 @@ def schema() -> None:
     from manifests.manifest import json_schema
 
     typer.echo(json.dumps(json_schema(), indent=1))
-
-
-def not_found(corpus: str, manifest: Manifest, document: str) -> NoReturn:
-    """Ends the program because there is no such document, and says whether its component was dropped."""
-    gone = next((one for one in manifest.content.dropped if document.startswith(f"{one['component']}/")), None)
-    because = f": component {gone['component']} was dropped: {gone['reason'] or 'no reason given'}" if gone else ""
-    typer.echo(visible(f"error: no document of {corpus} has the id or URL {document!r}{because}"), err=True)
-    raise typer.Exit(1)
-
-
-def tell(life: Life, manifest: Manifest) -> None:
-    """The life of a document in tables."""
-    from rich.table import Table
-    from rich.text import Text
-
-    console = terminal()
-    document, removal = life.document, life.removal
-    component = manifest.content.components[document["component"]]
-    table = Table(show_header=False, title=Text(visible(document["id"])), title_justify="left", box=None, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-
-    def row(name: str, *values: Any) -> None:
-        shown = [str(value) for value in values if value is not None]
-        if shown:
-            table.add_row(name, Text(visible(" ".join(shown))))
-
-    row("came from", document["url"], document["date"], document["media_type"])
-    row("file", f"{document['file']} at {document['position']}, of {component.source}, licence {component.licence}")
-    if document["language"]:
-        score = document["language_score"]
-        row("language", document["language"], None if score is None else f"(score {score:.3f})")
-    by_stage: dict[str, list[dict[str, Any]]] = {}
-    for edit in life.edits:
-        by_stage.setdefault(edit["step"] + " " + edit["stage"], []).append(edit)
-    for edits in by_stage.values():
-        kinds = ", ".join(f"{edit['rule'].partition('.')[2]} {edit['count']:,}×" for edit in edits)
-        row("edited", f"{edits[0]['stage']}: {kinds}; {edits[0]['bytes_before']:,} → {edits[0]['bytes_after']:,} bytes")
-        for edit in edits:
-            if edit.get("detail"):  # logs of an earlier version have no such column
-                row("", f"{edit['rule'].partition('.')[2]}: {edit['detail']}")
-    if removal is None:
-        row("kept", f"{document['text_bytes']:,} bytes of text, sha256 {document['text_sha256'][:16]}…")
-        if document["split"]:
-            row("split", document["split"], f"(cluster {document['split_cluster']})")
-        if document["shard"]:
-            row("tokens", f"{document['shard']} from {document['start']:,}, {document['tokens']:,} tokens")
-    else:
-        row("removed by", f"{removal['rule']} (stage {removal['stage']}, step {removal['step']})")
-        if removal["value"] is not None:
-            bound = "" if removal["threshold"] is None else f", threshold {removal['threshold']:g}"
-            row("measured", f"{removal['value']:.6g}{bound}")
-        row("detail", removal["detail"])
-        others = [rule for rule in removal["failed_rules"] or [] if rule != removal["rule"]]
-        row("also failed", ", ".join(others) or None)
-        if removal["kept_id"]:
-            row(f"kept by {removal['stage']}", removal["kept_id"], _jaccard(removal["kept_jaccard"]))
-            if removal["linked_id"] != removal["kept_id"]:
-                row("linked by", removal["linked_id"], _jaccard(removal["linked_jaccard"]))
-            row("cluster", removal["cluster"], f"of {removal['cluster_size']} documents")
-            if life.stand_in and (life.stand_in["id"] != removal["kept_id"] or not life.stand_in["in_corpus"]):
-                row("today", life.stand_in["told"], _jaccard(life.stand_in["jaccard"]) if life.stand_in["in_corpus"] else None)
-        if removal["benchmark"]:
-            row("benchmark", removal["benchmark"], "item", removal["item"])
-            row("evidence", removal["evidence"])
-    for twin in life.twins[:10]:
-        through = None if twin["kept_id"] == document["id"] else f"through {twin['kept_id']}"
-        row("removed for it", twin["id"], f"({twin['stage']})", _jaccard(twin["kept_jaccard"]), through)
-    console.print(table)
-    if life.rules:
-        failed = set((removal or {}).get("failed_rules") or [])
-        rules = Table(title="what the filters measured", title_justify="left", box=None, pad_edge=False)
-        for heading in ("rule", "value", "keep if", ""):
-            rules.add_column(heading, justify="right" if heading == "value" else "left")
-        for one in life.rules:
-            if one["value"] is None and one["rule"] not in failed:
-                continue  # a rule for another kind of script
-            value = (
-                "undefined"
-                if one["value"] is None
-                else f"{one['value']:.4g}"
-                if isinstance(one["value"], float)
-                else str(one["value"])
-            )
-            bound = f"{one['bound']:g}" if isinstance(one["bound"], float) else str(one["bound"])
-            needed = f"{one['keep_if'].replace('_', ' ')} {bound}"
-            # Names, labels and lists of words are the manifest's, and so a stranger's.
-            rules.add_row(*map(visible, (one["rule"], value, needed)), "failed" if one["rule"] in failed else "")
-        console.print(rules)
-
-
-def _jaccard(value: float | None) -> str | None:
-    return None if value is None else f"(Jaccard {value:.4f})"
-
-
-def _open(corpus: str) -> tuple[Folder, Manifest]:
-    """A corpus by its folder, or by the path of its manifest."""
-    from manifests.manifest import ManifestError, open_corpus
-    from manifests.storage import StorageError
-
-    try:
-        return open_corpus(corpus)
-    except (ManifestError, StorageError, OSError) as error:
-        typer.echo(visible(f"error: {corpus} is no corpus that can be read: {error}"), err=True)
-        raise typer.Exit(1) from None

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from manifests.terminal import terminal, visible
+from manifests.corpus_argument import CorpusArgument, manifest_name, opened
+from manifests.terminal import fail, terminal, visible
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from manifests.manifest import Manifest
     from manifests.overview import Figures
-    from manifests.storage import Folder
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Show, compare and cut manifests.")
 
-CorpusArgument = Annotated[str, typer.Argument(help="folder or URL of a corpus, or of one of its manifests")]
 JsonOption = Annotated[bool, typer.Option("--json", help="print JSON")]
 FOLLOWED = ("line_dedup", "paragraph_dedup", "substring_dedup")
 """Stages that cut texts of other components because of what stood in a dropped one; no log names those."""
@@ -27,7 +28,7 @@ def show(corpus: CorpusArgument, as_json: JsonOption = False) -> None:
     """Show documents, bytes and tokens by component, licence and source."""
     from manifests.overview import by_component, by_licence, by_source
 
-    _, manifest = _open(corpus)
+    _, manifest = opened(corpus)
     content = manifest.content
     groups = {"component": by_component(content), "licence": by_licence(content), "source": by_source(content)}
     if as_json:
@@ -70,7 +71,7 @@ def drop(
         raise typer.BadParameter(f"{output!r}: a name such as manifest-2.json, beside the corpus's own", param_hint="--output")
     if not (component or licence or source):
         raise typer.BadParameter("name a component, or a --licence or --source", param_hint="component")
-    folder, manifest = _open(corpus)
+    folder, manifest = opened(corpus)
     try:
         chosen = [*(component or []), *_of(manifest, "licence", licence or []), *_of(manifest, "source", source or [])]
         dropped = dropped_of(folder, manifest, *chosen, reason=reason)
@@ -78,8 +79,7 @@ def drop(
             raise ManifestError(f"{output} is there already")
         dropped.manifest.save(folder, output)
     except (ManifestError, StorageError, OSError) as error:
-        typer.echo(visible(f"error: {error}"), err=True)
-        raise typer.Exit(1) from None
+        fail(str(error))
     if as_json:
         found = {
             "manifest": output,
@@ -110,6 +110,55 @@ def drop(
     typer.echo(f"{'its' if len(records) == 1 else 'their'} files are still there; digest {dropped.manifest.digest}")
 
 
+@app.command()
+def sign(
+    corpus: CorpusArgument,
+    key: Annotated[str, typer.Option(help="file of a secret key of minisign; `minisign -G` makes one")],
+    password_file: Annotated[str | None, typer.Option(help="file whose first line is the key's password, else asked")] = None,
+    comment: Annotated[str, typer.Option(help="signed too, behind digest, name and time: printable ASCII")] = "",
+    output: Annotated[str | None, typer.Option(help="file of the signature; default: beside the manifest")] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace the signature that is there")] = False,
+) -> None:
+    """Sign a corpus: the digest of its manifest, and so every file, in minisign's format. `verify --public-key` checks it."""
+    import os
+    import sys
+    from pathlib import Path
+
+    from manifests.signature import SUFFIX, PasswordNeeded, SignatureError
+    from manifests.signature import sign as signature_of
+    from manifests.storage import Folder, StorageError
+
+    folder, manifest = opened(corpus)
+    try:
+        password = None if password_file is None else _first_line(Path(password_file))
+        try:
+            made = signature_of(manifest, key, password, comment)
+        except PasswordNeeded:
+            if not sys.stdin.isatty():
+                raise
+            made = signature_of(manifest, key, typer.prompt(f"password of {key}", hide_input=True, err=True), comment)
+        name = f"{manifest_name(corpus)}{SUFFIX}"
+        where = f"{folder.url}/{name}"
+        if output is not None:
+            folder, name, where = Folder(os.path.dirname(output) or "."), os.path.basename(output), output
+        if force:
+            folder.write(name, made)
+        elif not folder.create(name, made):
+            fail(f"{where} is there already; --force replaces it")
+    except (SignatureError, StorageError, OSError) as error:
+        fail(str(error))
+    typer.echo(visible(f"{where}: {made.splitlines()[2].decode()}"))
+
+
+def _first_line(path: Path) -> str:
+    from manifests.signature import SignatureError
+
+    try:
+        return path.read_text(encoding="utf-8").split("\n", 1)[0].rstrip("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SignatureError(f"{path}: cannot be read: {error}") from None
+
+
 def _of(manifest: Manifest, what: str, wanted: list[str]) -> list[str]:
     """The components whose licence or source is one of `wanted`."""
     from manifests.manifest import ManifestError
@@ -133,7 +182,7 @@ def diff(before: CorpusArgument, after: CorpusArgument, as_json: JsonOption = Fa
 
     from manifests.difference import differences
 
-    (_, old), (_, new) = _open(before), _open(after)
+    (_, old), (_, new) = opened(before), opened(after)
     changes = differences(old.content, new.content)
     if as_json:
         typer.echo(json.dumps([change.as_json() for change in changes], indent=1, ensure_ascii=False))
@@ -177,14 +226,3 @@ def _shown(value: Any) -> str:
     if value is None:
         return "—"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def _open(corpus: str) -> tuple[Folder, Manifest]:
-    from manifests.manifest import ManifestError, open_corpus
-    from manifests.storage import StorageError
-
-    try:
-        return open_corpus(corpus)
-    except (ManifestError, StorageError, OSError) as error:
-        typer.echo(visible(f"error: {error}"), err=True)
-        raise typer.Exit(1) from None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from manifests.audit.answers import CsvOption, JsonOption, give, show
-from manifests.terminal import visible
+from manifests.corpus_argument import manifest_name
+from manifests.terminal import fail, visible
 
 if TYPE_CHECKING:
     from manifests.logs import Logs
@@ -40,7 +41,7 @@ def trained_on(
         read_ledger(run)
         where = corpus or corpus_of(run)
         if where is None:
-            _fail(f"{run} does not say where its corpus lay; name it with --corpus")
+            fail(f"{run} does not say where its corpus lay; name it with --corpus")
         folder, manifest = open_corpus(where)
         joined = TrainedOn(run, folder, manifest)
         with Logs(folder, manifest, only=["documents", "removals"]) as logs:
@@ -52,11 +53,11 @@ def trained_on(
         raise
     except (ManifestError, StorageError, OSError) as error:
         hint = "" if corpus else "; name the corpus with --corpus"
-        _fail(f"the corpus of {run} cannot be read: {error}{hint}")
+        fail(f"the corpus of {run} cannot be read: {error}{hint}")
     except LedgerError as error:
-        _fail(str(error))
+        fail(str(error))
     except duckdb.Error as error:
-        _fail(f"the document log cannot be read; `corpusmill verify` says what is wrong: {error}")
+        fail(f"the document log cannot be read; `corpusmill verify` says what is wrong: {error}")
 
 
 def _tell_document(joined: TrainedOn, logs: Logs, id_: str | None, url: str | None, as_json: bool, as_csv: bool) -> None:
@@ -66,7 +67,7 @@ def _tell_document(joined: TrainedOn, logs: Logs, id_: str | None, url: str | No
     asked = id_ if id_ is not None else url or ""
     called = documents_called(logs, asked)
     if not called.documents or (id_ is not None and called.matched[0] != AS_ID):
-        _fail(f"{logs.corpus.url} has no document {asked!r}")
+        fail(f"{logs.corpus.url} has no document {asked!r}")
     told, rows = [], list[dict[str, Any]]()
     for document, matched in zip(called.documents, called.matched, strict=True):
         one = consumed_by(str(joined.ledger.path.parent), joined, logs, document)
@@ -145,7 +146,7 @@ def _plain(one: Stretch) -> dict[str, Any]:
 
 def _wanted(steps: str | None, last: int) -> tuple[int, int]:
     if not last:
-        _fail("the ledger has no steps: the run saved no checkpoint")
+        fail("the ledger has no steps: the run saved no checkpoint")
     if steps is None:
         return 1, last
     begin, dash, end = steps.partition("-")
@@ -158,11 +159,6 @@ def _wanted(steps: str | None, last: int) -> tuple[int, int]:
     return first, final
 
 
-def _fail(message: str) -> NoReturn:
-    typer.echo(visible(f"error: {message}"), err=True)
-    raise typer.Exit(1)
-
-
 def release(
     run: Annotated[Path | None, typer.Argument(help="folder of a finished training run", show_default=False)] = None,
     output: Annotated[Path | None, typer.Option(help="folder to write; must be new or empty")] = None,
@@ -171,7 +167,7 @@ def release(
     check: Annotated[Path | None, typer.Option(help="hash a release and compare its files, instead")] = None,
 ) -> None:
     """Bundle a finished run to hand on: weights, tokenizer, logs, manifest, decontamination, scores, a card and SHA256SUMS."""
-    from manifests.manifest import MANIFEST, ManifestError, open_corpus
+    from manifests.manifest import ManifestError, open_corpus
     from manifests.release import ReleaseError
     from manifests.release import check as findings_of
     from manifests.release import release as write
@@ -193,12 +189,11 @@ def release(
         assert run is not None and output is not None
         where = corpus or corpus_of(run)
         if where is None:
-            _fail(f"{run} does not say where its corpus lay: no training run, or name it with --corpus")
+            fail(f"{run} does not say where its corpus lay: no training run, or name it with --corpus")
         folder, _ = open_corpus(where)
-        named = where.rpartition("/")[2] if where.endswith(".json") else MANIFEST
-        names = write(run, folder, output, named, score or ())
+        names = write(run, folder, output, manifest_name(where), score or ())
     except (ManifestError, StorageError) as error:
-        _fail(f"the corpus of {run} cannot be read: {error}" + ("" if corpus else "; name the corpus with --corpus"))
+        fail(f"the corpus of {run} cannot be read: {error}" + ("" if corpus else "; name the corpus with --corpus"))
     except (ReleaseError, OSError) as error:
-        _fail(str(error))
+        fail(str(error))
     typer.echo(visible(f"{output}: {len(names)} files"))

@@ -4,7 +4,7 @@ terminal (escape sequences, characters that turn the direction of writing) or fo
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     import contextlib
@@ -19,6 +19,24 @@ _INVISIBLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2
 def visible(text: object) -> str:
     """`text` with every control, direction and half character written as an escape, `\\x1b`; tabs and newlines stay."""
     return _INVISIBLE.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text))
+
+
+def fail(message: str) -> NoReturn:
+    """Says what is wrong, in one line on the standard error, and ends the program with 1."""
+    import typer
+
+    typer.echo(visible(f"error: {message}"), err=True)
+    raise typer.Exit(1)
+
+
+def user_name() -> str:
+    """Of whoever runs this."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError, ImportError):
+        return "unknown"
 
 
 def terminal(stderr: bool = False, quiet: bool = False) -> Console:

@@ -20,6 +20,7 @@ from manifests.cross_checks import LogChecks
 from manifests.manifest import TAKEDOWN, Content, Manifest, ManifestError, SplitRecord, receipt_list
 from manifests.schemas import LOG_SCHEMAS, SHARD_INDEX, signals_schema
 from manifests.shard_checks import check_shard
+from manifests.signature import Signed
 from manifests.storage import Folder, StorageError, sha256_of
 from manifests.tokenizer_file import TokenizerFile, TokenizerFileError
 from manifests.twin_checks import check_twins
@@ -85,6 +86,7 @@ class Verification:
     findings: list[dict[str, str]]
     split: dict[str, Any] | None
     dropped: list[str]
+    signature: Signed | None = None
 
     @staticmethod
     def of(manifest: Manifest, texts: bool) -> Verification:
@@ -120,6 +122,8 @@ class Verification:
         if self.texts is not None:
             yield f"texts: the tokens of {self.texts:,} documents spell the texts whose SHA-256 is on record"
         yield f"digest {self.digest}"
+        if self.signature is not None:
+            yield self.signature.in_words()
 
 
 def _check_columns(corpus: Folder, content: Content, damaged: set[str]) -> Iterator[tuple[str, str]]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from manifests.audit.answers import CsvOption, JsonOption, give, give_each
-from manifests.audit.commands import CorpusArgument, audit, fail, logs_of, opened
+from manifests.audit.commands import audit
 from manifests.audit.rule_names import UnknownRule, rule_or_stage_called
+from manifests.corpus_argument import CorpusArgument, logs_of, opened
 from manifests.lookup import documents_called
-from manifests.terminal import terminal, visible
+from manifests.terminal import fail, terminal, visible
 from stages.audit_texts import MARKED, compared, each_marked, sampled, twins_of
 
 if TYPE_CHECKING:

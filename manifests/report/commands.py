@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from manifests.terminal import visible
+from manifests.corpus_argument import CorpusArgument, opened
+from manifests.terminal import fail, visible
 
 if TYPE_CHECKING:
     from manifests.manifest import Manifest
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def report(
-    corpus: Annotated[str, typer.Argument(help="folder or URL of a corpus")],
+    corpus: CorpusArgument,
     output: Annotated[str, typer.Option(help="the page to write")] = "report.html",
     run: Annotated[list[Path] | None, typer.Option(help="folder of a training run to show; repeat")] = None,
     mixture: Annotated[str | None, typer.Option(help="a mixture in YAML to show; needs --tokens")] = None,
@@ -27,7 +28,6 @@ def report(
     """Show a corpus in pictures: one HTML file that loads nothing, of its funnel, rules, signals, duplicates, tokens and gaps."""
     import duckdb
 
-    from manifests.manifest import ManifestError, open_corpus
     from manifests.mixture import MixtureError
     from manifests.report.figures import RunError
     from manifests.report.page import report as page
@@ -35,29 +35,26 @@ def report(
 
     if (mixture is None) != (tokens is None):
         raise typer.BadParameter("--mixture needs --tokens, and --tokens needs --mixture")
-    try:
-        folder, manifest = open_corpus(corpus)
-    except (ManifestError, StorageError, OSError) as error:
-        _fail(f"{corpus} is no corpus that can be read: {error}")
+    folder, manifest = opened(corpus)
     where, name = os.path.split(output)
     if not name or name in (".", ".."):
         raise typer.BadParameter(f"{output!r} names no file", param_hint="--output")
     if _inside(folder, where or "."):
-        _fail(f"{output} is inside the corpus, which holds nothing but what its manifest lists; name another place")
+        fail(f"{output} is inside the corpus, which holds nothing but what its manifest lists; name another place")
     try:
         target = Folder(where or ("/" if output.startswith("/") else "."))
         if target.exists(name) and not force:
-            _fail(f"{output} is there already; --force replaces it")
+            fail(f"{output} is there already; --force replaces it")
         planned = None if mixture is None or tokens is None else _planned(folder, manifest, mixture, tokens)
         data = page(folder, manifest, run or (), planned).encode()
         if force:
             target.write(name, data)
         elif not target.create(name, data):
-            _fail(f"{output} is there already; --force replaces it")
+            fail(f"{output} is there already; --force replaces it")
     except duckdb.Error as error:
-        _fail(f"the logs of {corpus} cannot be read; `corpusmill verify` says what is wrong: {error}")
+        fail(f"the logs of {corpus} cannot be read; `corpusmill verify` says what is wrong: {error}")
     except (RunError, MixtureError, StorageError, OSError) as error:
-        _fail(str(error))
+        fail(str(error))
     typer.echo(visible(f"{output}: {len(data):,} bytes"))
 
 
@@ -86,8 +83,3 @@ def _inside(corpus: Folder, where: str) -> bool:
     else:
         root, place = corpus.url.rstrip("/"), where.rstrip("/")
     return place == root or place.startswith(root.rstrip("/") + "/")
-
-
-def _fail(message: str) -> None:
-    typer.echo(visible(f"error: {message}"), err=True)
-    raise typer.Exit(1)

@@ -16,7 +16,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from manifests.audit.costs import rule_costs
-from manifests.commands import app, tell
+from manifests.audit.life_table import show_life
+from manifests.commands import app
 from manifests.life import lives
 from manifests.logs import Logs
 from manifests.manifest import Manifest
@@ -165,7 +166,7 @@ def test_nothing_that_a_manifest_names_moves_a_terminal(
         {"rule": f"c4.{evil}1", "value": f"{evil}2", "keep_if": "in", "bound": [f"{evil}3"]},
         {"rule": "c4.lines", "value": 1.5, "keep_if": f"at_{evil}4", "bound": 2.0},
     ]
-    tell(life, manifest)
+    show_life(life, manifest)
     said = "".join(capsys.readouterr().out.split())
     assert not {"\x1b", "\x07", "\u202e"} & set(said)
     assert all(f"taken\\x07\\u202e{number}" in said for number in (1, 2, 4)) and "3" in said
