@@ -394,7 +394,7 @@ def _served(folder: Path) -> Iterator[tuple[str, int]]:
     """The address and process of `audit serve`, as soon as it answers."""
     program = Path(sys.executable).parent / "corpusmill"
     with tempfile.TemporaryDirectory() as place:
-        command = [program, "audit", "serve", folder, "--port", "0", "--reviews", f"{place}/reviews.jsonl"]
+        command = [program, "audit", "serve", folder, "--no-token", "--port", "0", "--reviews", f"{place}/reviews.jsonl"]
         server = subprocess.Popen(
             list(map(str, command)), stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
         )

@@ -1,9 +1,12 @@
 """Who may ask: the person who started the server, or who has its token; and no page of another site in their name.
 
-A port of 127.0.0.1 is open to every user of the machine. So a connection is let in without the token only if the system says
-that the socket at its other end belongs to the user who runs the server, and no proxy says that it asks for another. A program of
-that user which passes bytes on and says nothing, such as an SSH tunnel, lets in whoever reaches it. Everybody else, and everybody
-where the server listens on another address, gives the token once and is known by a cookie from then on."""
+A port of 127.0.0.1 is open to every user of the machine, and to whoever reaches a program that passes bytes on to it. So
+everybody needs a cookie. The first browser that opens the printed address gets one for the secret in it, which is worth nothing
+from then on; others type in the token.
+
+Where the server is told to do without (`trusts_own`), a connection is let in if the system says that the socket at its other end
+belongs to the user who runs the server, and no proxy says that it asks for another. A program of that user which passes bytes on
+and says nothing, such as an SSH tunnel, then lets in whoever reaches it."""
 
 from __future__ import annotations
 
@@ -41,7 +44,8 @@ HEADERS = {
     "cache-control": "no-store",
 }
 LOGIN = "/login"
-OPEN_TO_ALL = frozenset([LOGIN, "/static/style.css"])
+ENTER = "/enter"
+OPEN_TO_ALL = frozenset([LOGIN, ENTER, "/static/style.css"])
 FORWARDED = frozenset([b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip", b"true-client-ip"])
 FORWARDED_PREFIXES = (b"x-forwarded-", b"x-original-", b"x-envoy-", b"cf-")
 """Headers of a proxy: the socket is then its own, and who asks is another."""
@@ -110,14 +114,16 @@ def _written(addresses: list[bytes], ports: tuple[int, int]) -> tuple[str, str]:
 
 @dataclass
 class Access:
-    """token: what lets a person in. trusts_own: are connections of the user's own processes let in without it? names: host
-    names by which the server may be called, beside numbers and `localhost`: a name that a stranger has made to point here
-    is refused."""
+    """token: what lets a person in, as often as it is given; once: what lets in the first browser that comes with it. trusts_own:
+    are connections of the user's own processes let in without? names: host names by which the server may be called, beside
+    numbers and `localhost`: a name that a stranger has made to point here is refused."""
 
-    trusts_own: bool
+    trusts_own: bool = False
     names: frozenset[str] = frozenset()
     own: Callable[[Address | None, Address | None], bool] = own_connection
     token: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
+    once: str | None = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
+    """None from when it has been used."""
     _session: str = field(default_factory=lambda: secrets.token_urlsafe(TOKEN_BYTES))
     _secret: bytes = field(default_factory=lambda: secrets.token_bytes(TOKEN_BYTES))
 
@@ -133,6 +139,13 @@ class Access:
     def session(self, given: str) -> str | None:
         """The value of the cookie for somebody who gives the token; None for another one."""
         return self._session if hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode()) else None
+
+    def enter(self, given: str) -> str | None:
+        """The value of the cookie for the first who comes with `once`; None for everybody else."""
+        if self.once is None or not hmac.compare_digest(given.encode("utf-8", "replace"), self.once.encode()):
+            return None
+        self.once = None
+        return self._session
 
     def form_token(self, purpose: str) -> str:
         """What a form of ours carries, and none of another site can know."""

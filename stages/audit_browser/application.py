@@ -16,8 +16,8 @@ from starlette.routing import Route
 from manifests.audit.removed import QuestionError
 from manifests.audit.reviews import ReviewError
 from manifests.terminal import visible
-from stages.audit_browser.access import LOGIN, OPEN_TO_ALL, Guard
-from stages.audit_browser.asked import BadQuestion, own_path
+from stages.audit_browser.access import ENTER, LOGIN, OPEN_TO_ALL, Guard
+from stages.audit_browser.asked import BadQuestion, own_path, word
 from stages.audit_browser.browser import Browser
 from stages.audit_browser.documents import document, twins
 from stages.audit_browser.overview import overview
@@ -30,6 +30,10 @@ from stages.audit_browser.thresholds import whatif
 
 GONE = 499
 """What nobody reads: the status that servers note for a client that left."""
+USED = (
+    "This address lets one browser in, once, and it is used up or not the one that the server printed. Give the token that it "
+    "printed beside it. If nobody of yours has used it, somebody else has: end the server and start it again."
+)
 Handler = Callable[[Browser, Request], Awaitable[Response]]
 
 
@@ -49,6 +53,7 @@ def application(browser: Browser) -> Guard:
         ("/reviews.{kind:str}", exported_reviews, "GET"),
         (LOGIN, login, "GET"),
         (LOGIN, give_token, "POST"),
+        (ENTER, enter, "GET"),
         ("/static/{name:str}", static, "GET"),
     ]
     routes = [Route(path, _safely(browser, handler), methods=[method]) for path, handler, method in pages]
@@ -71,7 +76,23 @@ async def give_token(browser: Browser, request: Request) -> Response:
     session = browser.access.session(form.get("token", "").strip())
     if session is None:
         return browser.page(request, "login.html", status=403, to=to, wrong="That is not the token.")
-    response = RedirectResponse(to, 303)
+    return _with_session(browser, request, RedirectResponse(to, 303), session)
+
+
+async def enter(browser: Browser, request: Request) -> Response:
+    """Lets in the first browser that opens the address which the server has printed."""
+    if request.method == "HEAD" or "prefetch" in request.headers.get("sec-purpose", request.headers.get("purpose", "")):
+        return Response(status_code=204)  # nobody is there yet who would be let in
+    if browser.access.admits(request.scope):
+        return RedirectResponse("/", 303)
+    session = browser.access.enter(word(request.query_params, "once"))
+    if session is None:
+        return browser.page(request, "login.html", status=403, to="/", wrong=USED)
+    # No redirect: where a page elsewhere, or a file, led here, browsers do not send such a cookie along the way.
+    return _with_session(browser, request, browser.page(request, "entered.html"), session)
+
+
+def _with_session(browser: Browser, request: Request, response: Response, session: str) -> Response:
     response.set_cookie(browser.access.cookie_name(request.scope), session, httponly=True, samesite="strict")
     return response
 

@@ -17,7 +17,7 @@ from manifests.audit.reviews import Review, ReviewFile, latest
 from manifests.blocks import MEASURE
 from manifests.logs import Logs
 from manifests.manifest import Manifest
-from stages.audit_browser.access import LOGIN, Access, cookies_of
+from stages.audit_browser.access import ENTER, LOGIN, Access, cookies_of
 from stages.audit_browser.asked import LONGEST_WORD, BadQuestion
 from stages.audit_browser.pages import link, page
 from stages.audit_browser.questions import Questions, Stop
@@ -50,7 +50,7 @@ class Browser:
 
     def page(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
         """The template with what every page has: without a word of the corpus before the token was given."""
-        admitted = template != "login.html" and (request.url.path != LOGIN)
+        admitted = request.url.path not in (LOGIN, ENTER)
         common = {
             "corpus": self.manifest.content.name if admitted else "corpusmill",
             "digest": self.manifest.digest if admitted else "",
