@@ -8,12 +8,19 @@ figures of each component and, where the document log lies beside the shards, of
 
 A model that looks ahead, or that carries something from row to row, could score anything. So batches drawn at random from
 those that are scored are run again, in their own shape and in unpredictable order: with other tokens from an unpredictable
-position of each row on, with the rows reordered, and some rows alone. Log-probabilities before the change must agree to
-PROBE_TOLERANCE with those that were scored, and those of the targets must not have been better by more than
+position of each row on, and some of them with the rows reordered, and some rows alone. Log-probabilities before the change must
+agree to PROBE_TOLERANCE with those that were scored, and those of the targets must not have been better by more than
 PROBE_MEAN_TOLERANCE on average, so that rounding cannot hide a small gain at every token. When all is scored, the first batch
 and one drawn at random are run once more, by the same tolerances: what a model has learned or counted meanwhile shows there.
-Logits that are not finite, not a plain tensor, or of a smaller vocabulary are refused. What a model has memorised in its weights
-is out of reach, and so is a program that recognises a row it was shown.
+
+A program that recognises a row could repeat what it first said of it. So most of these rows are first shown with other tokens,
+and the positions before which these began, drawn blindly, must not cost more than the rows' other positions: by Bernstein's
+inequality an honest model is refused so once in 1 / CHANCE.
+
+Logits that are not finite, not a plain dense tensor, or of a smaller vocabulary are refused, and so is a model after which torch,
+numpy or this module are not what they were. What a model has memorised in its weights is out of reach. So is a program that
+searches this process or the disk for the text: weights that are scored by `trainer.scoring` in a process of its own run no
+program but the one shipped here.
 """
 
 from __future__ import annotations
@@ -21,9 +28,11 @@ from __future__ import annotations
 import hashlib
 import math
 import secrets
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -35,7 +44,7 @@ from manifests.packing import Int64, cut
 from manifests.terminal import visible
 from trainer.corpus import Component, Corpus
 from trainer.languages import LanguagesError, document_languages
-from trainer.ranks import Ranks
+from trainer.ranks import Ranks, is_lost_rank
 
 Float64 = npt.NDArray[np.float64]
 Logits = Callable[[Tensor], Tensor]
@@ -43,9 +52,18 @@ Logits = Callable[[Tensor], Tensor]
 
 BATCH_TOKENS = 8_192
 PROBE_BATCHES = 8
-"""Batches that each rank runs again."""
+"""Batches that each rank runs again in every way."""
 PROBE_CALLS = 8
-"""Times that tokens are replaced, shared out over these batches; as many rows are run alone."""
+"""Times that tokens are replaced at least, shared out over these batches; as many rows are run alone."""
+PROBE_CUTS = 1_000
+"""Rows of which tokens are replaced, over all ranks, where there are so many: of a model that looks ahead at one position in a
+hundred, 1 in 20,000 would pass. Batches are drawn until they make so many, once each."""
+ROWS_THAT_COUNT = 16
+"""Of a batch, towards PROBE_CUTS: many short rows do not make up for a few long ones."""
+FALSE_FIRST = 0.75
+"""Share of the batches of which the model first sees a version with other tokens."""
+CHANCE = 1e-6
+"""That an honest model is refused because of where tokens were replaced first."""
 PROBE_COLUMNS = 512
 """Entries of the vocabulary whose log-probabilities are compared beside those of the targets; drawn at random."""
 PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}
@@ -172,6 +190,34 @@ def evaluate_bpb(
     The probe draws what it does from the operating system unless `probe_seed` is given. EvaluationError when logits are not
     finite or have the wrong shape, or when the probe finds a model that looks ahead or keeps state.
     """
+    return evaluate_documents(logits, corpus, split, sequence_length, ranks, dtype, batch_tokens, probe_seed).score
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A score, and what it was summed up from: the nats of the text of each document, by component, on every rank."""
+
+    score: Score
+    components: list[Component]
+    nats: list[Float64]
+
+
+def evaluate_documents(
+    logits: Logits,
+    corpus: Corpus,
+    split: str,
+    sequence_length: int,
+    ranks: Ranks,
+    dtype: str = "float32",
+    batch_tokens: int = BATCH_TOKENS,
+    probe_seed: int | None = None,
+) -> Scored:
+    """`evaluate_bpb`, with the nats of each document beside the score."""
+    if sequence_length < 2:
+        raise EvaluationError(f"T = {sequence_length}: a row needs at least 2 tokens")
+    if dtype not in PROBE_TOLERANCE:
+        raise EvaluationError(f"dtype {dtype!r} is not one of {', '.join(PROBE_TOLERANCE)}")
+    ask = _asked(logits, ranks.device)
     components = [corpus.component(name, split, ranks.local_rank == 0) for name in corpus.components(split)]
     pieces = [_scored_pieces(component, sequence_length) for component in components]
     batches = [
@@ -180,7 +226,7 @@ def evaluate_bpb(
         for chosen in _batches(fields[1], batch_tokens)
     ][ranks.rank :: ranks.world]
     generator = np.random.default_rng(secrets.randbits(128) if probe_seed is None else probe_seed)
-    probe = _Probe(logits, corpus.tokenizer.vocabulary, ranks, generator, dtype)
+    probe = _Probe(ask, corpus.tokenizer.vocabulary, ranks, generator, dtype)
     probed = probe.choose(batches)
     again = {0, int(generator.integers(len(batches)))} if batches else set()
     kept: list[tuple[_Batch, Tensor]] = []
@@ -189,17 +235,18 @@ def evaluate_bpb(
         for number, batch in enumerate(batches):
             tokens, targets = batch.arrays()
             if number in probed:
-                found = probe.scored(tokens, targets, batch.lengths)
+                found = probe.scored(tokens, targets, batch.lengths, probed[number])
             else:
                 on_device = torch.from_numpy(targets).to(ranks.device)
-                found = row_nats(logits(torch.from_numpy(tokens).to(ranks.device)), on_device, corpus.tokenizer.vocabulary)
+                found = row_nats(ask(tokens), on_device, corpus.tokenizer.vocabulary)
             if number in again:
                 kept.append((batch, found))
             np.add.at(by_component[batch.component.name], batch.documents, found.double().sum(dim=1).cpu().numpy())
         for batch, found in kept:
             probe.compare_with_later(found, *batch.arrays())
     difference, mean_change, positions = probe.verdict()
-    nats = np.concatenate([ranks.total(by_component[component.name]) for component in components])
+    of_documents = [ranks.total(by_component[component.name]) for component in components]
+    nats = np.concatenate(of_documents)
     sizes = np.concatenate([component.text_bytes for component in components])
     tokens = np.concatenate([component.lengths - 1 for component in components])
     owner = np.repeat(np.arange(len(components)), [len(component.lengths) for component in components])
@@ -211,7 +258,7 @@ def evaluate_bpb(
         except LanguagesError as error:
             languages_unknown = str(error)
     whole = _group(nats, sizes, tokens)
-    return Score(
+    score = Score(
         val_bpb=whole.val_bpb,
         nats=whole.nats,
         text_bytes=whole.text_bytes,
@@ -234,6 +281,7 @@ def evaluate_bpb(
         by_language=of_languages,
         languages_unknown=languages_unknown,
     )
+    return Scored(score, components, of_documents)
 
 
 def row_nats(logits: Tensor, targets: Tensor, vocabulary: int = 1) -> Tensor:
@@ -253,39 +301,56 @@ def evaluator_sha256() -> str:
 class _Probe:
     """Runs batches that are scored again with changes that must not matter, and remembers the worst that was found."""
 
-    def __init__(self, logits: Logits, vocabulary: int, ranks: Ranks, generator: np.random.Generator, dtype: str) -> None:
-        self.logits, self.vocabulary, self.ranks, self.generator = logits, vocabulary, ranks, generator
+    def __init__(
+        self, ask: Callable[[Int64], Tensor], vocabulary: int, ranks: Ranks, generator: np.random.Generator, dtype: str
+    ) -> None:
+        self.ask, self.vocabulary, self.ranks, self.generator = ask, vocabulary, ranks, generator
         self.tolerance, self.mean_tolerance = PROBE_TOLERANCE[dtype], PROBE_MEAN_TOLERANCE[dtype]
         columns = generator.choice(vocabulary, min(PROBE_COLUMNS, vocabulary), replace=False)
         self.columns = torch.from_numpy(np.sort(columns)).to(ranks.device)
-        self.repeats = 0
         self.worst, self.fault = 0.0, ""
         self.changes = np.zeros(4, np.float64)
         """Sum and number of the changes of targets: of the replaced tokens themselves, and of all before the cuts."""
         self.later = np.zeros(2, np.float64)
         """Sum and number of the changes of targets when all was scored."""
+        self.blind = np.zeros(2, np.float64)
+        """Of the positions before which tokens were replaced when a row was first shown: what they cost more than the mean
+        of their rows, and the variance that this sum has for an honest model, in nats."""
+        self.most = 0.0
+        """What one of them can cost more at most."""
 
-    def choose(self, batches: Sequence[_Batch]) -> set[int]:
-        """Numbers of the batches to probe. One of single tokens has nothing ahead that could be seen."""
+    def choose(self, batches: Sequence[_Batch]) -> dict[int, tuple[int, bool]]:
+        """Numbers of the batches to probe; how often tokens are replaced, and whether rows are reordered too. A batch of single
+        tokens has nothing ahead that could be seen."""
         eligible = [number for number, batch in enumerate(batches) if int(batch.lengths.max()) >= 2]
-        chosen = self.generator.permutation(eligible)[:PROBE_BATCHES]
-        self.repeats = -(-PROBE_CALLS // max(1, len(chosen)))
-        return {int(number) for number in chosen}
+        order = [int(number) for number in self.generator.permutation(eligible)]
+        thorough = order[:PROBE_BATCHES]
+        chosen = {number: (-(-PROBE_CALLS // len(thorough)), True) for number in thorough}
+        cuts = sum(times * self._counting(batches[number]) for number, (times, _) in chosen.items())
+        for number in order[PROBE_BATCHES:]:
+            if cuts * self.ranks.world >= PROBE_CUTS:
+                break
+            chosen[number] = (1, False)
+            cuts += self._counting(batches[number])
+        return chosen
 
-    def scored(self, tokens: Int64, targets: Int64, lengths: Int64) -> Tensor:
+    def scored(self, tokens: Int64, targets: Int64, lengths: Int64, how: tuple[int, bool]) -> Tensor:
         """Nats of the targets (rows, t) as `row_nats` gives them, after the batch was probed."""
-        rows = len(tokens)
-        cuts = [self.generator.integers(1, np.maximum(lengths, 2)) for _ in range(self.repeats)]
-        orders = [self._another_order(rows)] if rows > 1 else []
-        alone = self.generator.permutation(rows)[: self.repeats].tolist() if rows > 1 else []
+        rows, (times, thorough) = len(tokens), how
+        cuts = [self.generator.integers(1, np.maximum(lengths, 2)) for _ in range(times)]
+        orders = [self._another_order(rows)] if thorough and rows > 1 else []
+        alone = self.generator.permutation(rows)[:times].tolist() if thorough and rows > 1 else []
         calls: list[tuple[Int64, Int64]] = [(tokens, targets)]
         calls += [(self._replaced(tokens, ends), targets) for ends in cuts]
         calls += [(tokens[order], targets[order]) for order in orders]
         calls += [(tokens[[n], : lengths[n]], targets[[n], : lengths[n]]) for n in alone]
         found: dict[int, Tensor] = {}
-        for number in self.generator.permutation(len(calls)).tolist():  # which of them is the scored one cannot be told
+        sequence = self._sequence(len(calls), times)
+        for number in sequence:  # which of them is the scored one cannot be told
             found[number] = self._look(*calls[number])
         ours = found[0]
+        if 1 <= sequence[0] <= times:
+            self._add_blind(-ours[..., 0].double().cpu().numpy(), cuts[sequence[0] - 1], lengths)
         for number, ends in enumerate(cuts, start=1):
             before = torch.from_numpy(np.arange(tokens.shape[1]) < ends[:, None]).to(ours.device)
             self._compare(ours, found[number], before, "when the tokens after it were replaced")
@@ -302,8 +367,9 @@ class _Probe:
 
     def verdict(self) -> tuple[float, float, int]:
         """(largest difference, largest mean change of targets, cuts) over all ranks; EvaluationError when either is too much."""
-        at_cut, cuts, before, positions, later, again = self.ranks.total(np.concatenate((self.changes, self.later))).tolist()
-        worst, faults = self.ranks.maximum([self.worst, float(bool(self.fault))])
+        sums = np.concatenate((self.changes, self.later, self.blind))
+        at_cut, cuts, before, positions, later, again, above, variance = self.ranks.total(sums).tolist()
+        worst, faults, most = self.ranks.maximum([self.worst, float(bool(self.fault)), self.most])
         if faults:
             raise EvaluationError(self.fault or "another rank's probe: the model does not predict from the text before alone")
         if not cuts:
@@ -319,13 +385,17 @@ class _Probe:
                 f"nats of targets changed by {later / again:.3g} on average (tolerance {self.mean_tolerance:g}) from when they "
                 "were scored to when all was: the model does not predict from the text before alone"
             )
+        if above > 0 and above**2 / 2 > -math.log(CHANCE) * (variance + most * above / 3):  # Bernstein's inequality
+            raise EvaluationError(
+                f"targets before tokens that were replaced when a row was first shown cost {above:.3g} nats more in all than "
+                "others of their rows: the model does not predict from the text before alone, and repeats what it said of a row"
+            )
         return worst, mean, int(cuts)
 
     def compare_with_later(self, scored: Tensor, tokens: Int64, targets: Int64) -> None:
         """A batch once more, when all is scored; `scored` are its nats from then."""
-        device = self.ranks.device
-        on_device = torch.from_numpy(targets).to(device)
-        now = row_nats(self.logits(torch.from_numpy(tokens).to(device)), on_device, self.vocabulary)
+        on_device = torch.from_numpy(targets).to(self.ranks.device)
+        now = row_nats(self.ask(tokens), on_device, self.vocabulary)
         text = on_device >= 0
         self._compare(scored[..., None], now[..., None], text, "when the batch was run again at the end")
         self.later += [float((now - scored).double().sum()), float(text.sum())]
@@ -339,10 +409,22 @@ class _Probe:
         order = self.generator.permutation(rows)
         return np.roll(order, 1) if np.array_equal(order, np.arange(rows)) else order
 
+    def _sequence(self, calls: int, cuts: int) -> list[int]:
+        """The calls 0 … in unpredictable order; those numbered 1 to `cuts`, which have other tokens, are mostly first."""
+        order: list[int] = self.generator.permutation(calls).tolist()
+        if self.generator.random() < FALSE_FIRST:
+            first = 1 + int(self.generator.integers(cuts))
+            order.remove(first)
+            order.insert(0, first)
+        return order
+
+    @staticmethod
+    def _counting(batch: _Batch) -> int:
+        return min(int((batch.lengths >= 2).sum()), ROWS_THAT_COUNT)
+
     def _look(self, tokens: Int64, targets: Int64) -> Tensor:
-        device = self.ranks.device
-        logits = self.logits(torch.from_numpy(np.ascontiguousarray(tokens)).to(device))
-        on_device = torch.from_numpy(np.ascontiguousarray(targets)).to(device)
+        logits = self.ask(tokens)
+        on_device = torch.from_numpy(np.ascontiguousarray(targets)).to(self.ranks.device)
         return _log_probabilities(logits, on_device, self.vocabulary, self.columns)
 
     def _compare(self, ours: Tensor, found: Tensor, where: Tensor, what: str) -> None:
@@ -360,6 +442,16 @@ class _Probe:
         at_cut = (column == cuts[:, None] - 1) & (np.roll(targets, -1, axis=1) >= 0) & (column < targets.shape[1] - 1)
         before = (column < cuts[:, None]) & (targets >= 0)
         self.changes += [change[at_cut].sum(), at_cut.sum(), change[before].sum(), before.sum()]
+
+    def _add_blind(self, nats: Float64, cuts: Int64, lengths: Int64) -> None:
+        """The target before a cut is one of a row's first `length - 1`, each as likely: what it costs above their mean has the
+        mean 0 for a model to which the cut makes no difference."""
+        for row, end, length in zip(nats, cuts.tolist(), lengths.tolist(), strict=True):
+            if length >= 2:
+                known = row[: length - 1]
+                mean = float(known.mean())
+                self.blind += [row[end - 1] - mean, known.var()]
+                self.most = max(self.most, float(known.max()) - mean)
 
 
 @dataclass(frozen=True)
@@ -385,18 +477,83 @@ def _log_probabilities(logits: Tensor, targets: Tensor, vocabulary: int, columns
     """Log-probabilities of each target, then of the vocabulary's `columns`: float32 (rows, t, 1 + columns)."""
     if type(logits) is not Tensor:  # a subclass can have a log-sum-exp of its own
         raise EvaluationError(f"the model gives a {type(logits).__name__}, and not a plain tensor of logits")
+    logits = torch._C.TensorBase.detach(logits)  # without what was hung on it: an attribute can hide a method
+    if logits.is_nested or logits.layout is not torch.strided or logits.device.type != targets.device.type:
+        raise EvaluationError(f"logits are not a dense tensor on {targets.device.type}")
     if not logits.is_floating_point():
         raise EvaluationError(f"logits are of {logits.dtype}, which is no type of logits")
     if logits.shape[:-1] != targets.shape or logits.shape[-1] < vocabulary:
         expected = f"{tuple(targets.shape)} and a vocabulary of {vocabulary:,}"
         raise EvaluationError(f"logits have shape {tuple(logits.shape)}, expected {expected}")
+    # Below the largest: beside logits of 1e9 the logarithm of a sum of any number of terms is lost in float32. And a copy, which
+    # nobody else holds.
     logits = logits.float()
+    logits = logits - logits.amax(dim=-1, keepdim=True)
     if not bool(torch.isfinite(logits).all()):
         raise EvaluationError("the model gives logits that are not finite; such a model has no score")
     chosen = logits.gather(-1, targets.clamp(min=0)[..., None])
     if columns is not None:
         chosen = torch.cat((chosen, logits[..., columns]), dim=-1)
     return chosen - torch.logsumexp(logits, dim=-1, keepdim=True)
+
+
+def _asked(logits: Logits, device: torch.device) -> Callable[[Int64], Tensor]:
+    """What the model says of tokens (rows, t), of which it is given a copy. EvaluationError when it raises, or leaves something
+    behind that would change how it is judged."""
+
+    def ask(tokens: Int64) -> Tensor:
+        before = _surroundings()
+        try:
+            found = logits(torch.from_numpy(tokens.copy()).to(device))
+        except Exception as error:
+            if isinstance(error, torch.OutOfMemoryError) or is_lost_rank(error):
+                raise
+            raise EvaluationError(f"the model raised {type(error).__name__} instead of giving logits: {error}") from error
+        changed = [name for name, value in _surroundings().items() if value != before[name]]
+        if changed := changed or _replaced():
+            raise EvaluationError(f"the model changed {', '.join(changed)}; such a model has no score")
+        return found
+
+    if changed := _replaced():
+        raise EvaluationError(f"{', '.join(changed)} was replaced before the model was asked; such a process gives no score")
+    return ask
+
+
+def _surroundings() -> dict[str, Any]:
+    """What a model must leave as it was, since what is done with its logits would be another thing."""
+    return {
+        "whether gradients are computed": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "autocast": (torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")),
+        "the default type of tensors": torch.get_default_dtype(),
+        "modes of torch functions": torch._C._len_torch_function_stack(),
+        "modes of torch dispatch": torch._C._len_torch_dispatch_stack(),
+        "the tracing of Python": (sys.gettrace(), sys.getprofile()),
+    }
+
+
+def _replaced() -> list[str]:
+    """Names of functions that the score is computed with and that are not what they were when this module was loaded."""
+    changed = [f"{owner.__name__}.{name}" for owner, name, was in _ORIGINALS if not _is(owner, name, was)]
+    return changed + [f"torch.Tensor.{name}" for name in vars(Tensor) if name not in _OF_TENSORS and hasattr(_TENSOR_BASE, name)]
+
+
+def _is(owner: Any, name: str, was: tuple[Any, ...]) -> bool:
+    now = _identity(vars(owner).get(name))
+    return len(now) == len(was) and all(one is other for one, other in zip(now, was, strict=True))
+
+
+def _identity(value: Any) -> tuple[Any, ...]:
+    """A function is changed, too, by changing its code."""
+    inner = getattr(value, "__func__", getattr(value, "fget", value))
+    if not isinstance(inner, FunctionType):
+        return (value,)
+    return value, inner, inner.__code__, inner.__defaults__, inner.__kwdefaults__
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = [_names(one) for one in code.co_consts if isinstance(one, CodeType)]
+    return set(code.co_names).union(*inner)
 
 
 def _scored_pieces(component: Component, sequence_length: int) -> tuple[Int64, Int64, Int64]:
@@ -461,3 +618,25 @@ def _bootstrap(nats: Float64, sizes: Int64) -> tuple[float, float]:
             figures.append(float(nats[drawn].sum()) / (math.log(2) * size))
     low, high = np.percentile(figures, [2.5, 97.5])
     return float(low), float(high)
+
+
+def _originals() -> list[tuple[Any, str, tuple[Any, ...]]]:
+    """Functions and classes of this module and of those whose methods it calls, and what they use of torch and numpy."""
+    here = sys.modules[__name__]
+    owners: list[Any] = [here, Ranks, Corpus, Component, _Batch, _Probe]
+    found = [
+        (owner, name, _identity(value))
+        for owner in owners
+        for name, value in vars(owner).items()
+        if isinstance(value, (type, FunctionType, property, staticmethod)) and name != "_originals"
+    ]
+    codes = [one for _, _, identity in found for one in identity if isinstance(one, CodeType)]
+    used = {name for code in codes for name in _names(code)}
+    for owner in (torch, np, np.random, math, secrets, Tensor):
+        found += [(owner, name, _identity(value)) for name, value in vars(owner).items() if name in used or owner is Tensor]
+    return found
+
+
+_TENSOR_BASE = torch._C.TensorBase
+_OF_TENSORS = frozenset(vars(Tensor))
+_ORIGINALS = _originals()

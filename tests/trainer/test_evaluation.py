@@ -340,6 +340,7 @@ def test_the_batches_that_are_scored_are_probed_in_their_own_shape(
         seen.append(tuple(tokens.shape))
         return bigram(tokens)
 
+    monkeypatch.setattr(evaluation, "PROBE_CUTS", 0)
     monkeypatch.setattr(evaluation, "PROBE_BATCHES", 0)
     with pytest.raises(EvaluationError, match="long enough"):
         score(watched, corpus, batch_tokens=batch_tokens)
