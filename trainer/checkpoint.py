@@ -7,7 +7,8 @@ background, into a temporary folder. When every rank's files are synced, the fir
 file's size and SHA-256, and renames the folder. A save that is killed at any moment leaves the one before in place, and
 `newest` passes over whatever is incomplete or damaged.
 
-Any number of ranks, in any layout, reads what any other wrote. Nothing that is read is a pickle.
+Any number of ranks, in any layout, reads what any other wrote. Nothing that is read is a pickle, lies outside the folder or is
+a link, and nothing is believed: a strange file is refused in one line.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ import math
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -42,7 +44,12 @@ FORMAT = 2
 """1 had one file of weights and a pickle of the optimiser: its weights can be read, its optimiser cannot."""
 RANDOM = "random"
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+STEP_NAME = re.compile(r"step-([0-9]{8,15})")
 OPTIMISER_KEY = re.compile(r"(.+)\.([a-z_]+)")
+ADAMW_STATES = frozenset({"step", "exp_avg", "exp_avg_sq"})
+NAMES_TOLD = 10
+TEXT_BYTES = 128 << 20
+"""A state, index or record larger than this is none: an index has some hundred bytes for each tensor and rank."""
 
 
 class CheckpointError(Exception):
@@ -51,15 +58,16 @@ class CheckpointError(Exception):
 
 class State(BaseModel):
     """Everything of a run that is not a tensor. `position` is the loader's whole state; `spent_seconds` the budget's clock;
-    `lineage` names the checkpoints that this one descends from, oldest first."""
+    `lineage` names the checkpoints that this one descends from, oldest first; `continued` is what `trainer.continued` holds a run
+    to that began with other weights."""
 
     model_config = ConfigDict(extra="forbid")
 
-    step: int
-    position: int
-    tokens: int
-    clipped_steps: int
-    spent_seconds: float
+    step: int = Field(ge=0, lt=2**53)
+    position: int = Field(ge=0, lt=2**63)
+    tokens: int = Field(ge=0, lt=2**63)
+    clipped_steps: int = Field(ge=0, lt=2**53)
+    spent_seconds: float = Field(ge=0, allow_inf_nan=False)
     architecture: dict[str, Any]
     config: dict[str, Any]
     loader_digest: str
@@ -67,6 +75,7 @@ class State(BaseModel):
     tokenizer_sha256: str
     code_sha256: str
     lineage: list[str]
+    continued: dict[str, Any] | None = None
 
 
 class Part(BaseModel):
@@ -233,7 +242,7 @@ def newest(run: Path, ranks: Ranks | None = None) -> tuple[Path | None, dict[str
 
     Ranks that see the same folder look at a share of the files each. CheckpointError for one of an unknown format.
     """
-    passed_over: dict[str, str] = {}
+    passed_over = {name: "no folder of a checkpoint" for name in _strangers(run)}
     together = _together(ranks, [folder.name for folder in _newest_first(run)])
     for folder in _newest_first(run):
         wrong = fault(folder, together)
@@ -252,7 +261,7 @@ def keep_newest(run: Path, count: int) -> None:
     """Deletes all but the `count` newest complete checkpoints, and what killed saves left behind."""
     for unfinished in (run / CHECKPOINTS).glob(f"{TEMPORARY_PREFIX}*"):
         shutil.rmtree(unfinished, ignore_errors=True)
-    complete = [folder for folder in _newest_first(run) if (folder / RECORD).exists()]
+    complete = [folder for folder in _newest_first(run) if (folder / RECORD).is_file()]
     for folder in complete[count:]:
         shutil.rmtree(folder)
 
@@ -268,9 +277,14 @@ def fault(folder: Path, ranks: Ranks | None = None) -> str | None:
     return wrong or None
 
 
+def kept(run: Path) -> list[tuple[int, Path]]:
+    """(step, folder) of the checkpoints that a run keeps and that were completed, in turn."""
+    return [(_step_of(folder), folder) for folder in reversed(_newest_first(run)) if (folder / RECORD).is_file()]
+
+
 def identity(folder: Path) -> str:
     """The SHA-256 of a complete checkpoint's weights: of their file, or of the list of their files and digests."""
-    files = json.loads((folder / RECORD).read_text())["files"]
+    files = _record(folder)["files"]
     weights = {name: str(facts["sha256"]) for name, facts in files.items() if name.startswith("model")}
     return next(iter(weights.values())) if len(weights) == 1 else digest(weights)
 
@@ -290,9 +304,35 @@ def resolve(path: Path, ranks: Ranks | None = None) -> Path:
 
 def load_state(folder: Path) -> State:
     try:
-        return State.model_validate_json((folder / STATE).read_text())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / STATE}: {error}") from None
+        state = State.model_validate_json(_text_of(folder / STATE))
+        step = _record(folder).get("step", state.step)
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{folder / STATE}: {in_a_line(error)}") from None
+    if state.step != step:
+        raise CheckpointError(f"{folder / STATE}: of step {state.step}, and the completion record is of step {step}")
+    return state
+
+
+def in_a_line(error: Exception) -> str:
+    """What is wrong with a file, in one line, whatever a stranger put into it."""
+    if isinstance(error, ValidationError):
+        first, *more = error.errors()
+        at = ".".join(str(step) for step in first["loc"])
+        return f"{f'{at}: ' if at else ''}{first['msg']}{f' (and {len(more)} more)' if more else ''}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def weights_held(folder: Path) -> tuple[int, int]:
+    """(tensors, numbers in them) of the weights that a checkpoint's files are large enough to hold. CheckpointError where its
+    index says more: whoever builds a model of that size would wait for memory that is not there."""
+    with _opened(folder) as held:
+        entries = held.index.model.values()
+        numbers = sum(math.prod(entry.shape) for entry in entries if all(size >= 0 for size in entry.shape))
+        files = {part.file for entry in entries for part in entry.parts}
+        size = sum(os.lstat(folder / name).st_size for name in files if FILE_NAME.fullmatch(name))
+    if numbers > size:
+        raise CheckpointError(f"{folder / INDEX}: {numbers:,} numbers, in files of {size:,} bytes")
+    return len(entries), numbers
 
 
 def load_weights(folder: Path, model: torch.nn.Module, layout: Layout = ALONE) -> None:
@@ -320,7 +360,7 @@ def load_optimiser(folder: Path, model: torch.nn.Module, optimiser: torch.optim.
         }
         parameters = _weights(model)
         wanted = _states(model, optimiser)  # where it has a state of other shapes than its parameters have
-        random = torch.empty(index[RANDOM].shape, dtype=torch.uint8)
+        random = torch.empty_like(torch.get_rng_state())
         held.fill(RANDOM, index[RANDOM], random, ALONE)
         optimiser.state.clear()
         for name, entry in index.items():
@@ -341,10 +381,27 @@ def load_optimiser(folder: Path, model: torch.nn.Module, optimiser: torch.optim.
                 raise CheckpointError(f"{folder / INDEX}: {name} has shape {entry.shape}, its parameter {list(parameter.shape)}")
             held.fill(name, entry, state, ALONE if layout.everywhere(state) else layout)
             optimiser.state[parameter][found[2]] = state
+        _refuse_other_states(folder, parameters, optimiser, wanted)
         try:
             torch.set_rng_state(random)
         except RuntimeError as error:
             raise CheckpointError(f"{folder}: {error}") from None
+
+
+def _refuse_other_states(
+    folder: Path, parameters: dict[str, Tensor], optimiser: torch.optim.Optimizer, wanted: dict[str, Tensor]
+) -> None:
+    """An optimiser that lacks a state would fail at its next step, or begin anew without a sign of it."""
+    own = {name: {key.rpartition(".")[2] for key in wanted if key.rpartition(".")[0] == name} for name in parameters}
+    there = {name: set(optimiser.state.get(parameter, {})) for name, parameter in parameters.items()}
+    begun = any(there[name] for name in parameters if not own[name])
+    for name in parameters:
+        expected = own[name] or (ADAMW_STATES if begun else set())
+        if there[name] != expected:
+            raise CheckpointError(
+                f"{folder / INDEX}: the optimiser's states of {name} are {', '.join(sorted(there[name])) or 'none'}, and should be "
+                f"{', '.join(sorted(expected))}"
+            )
 
 
 UNKNOWN_FORMAT = "saved in format "
@@ -352,7 +409,7 @@ UNKNOWN_FORMAT = "saved in format "
 
 def _fault(folder: Path, share: int, shares: int) -> str:
     try:
-        record = json.loads((folder / RECORD).read_text())
+        record = _record(folder)
         if record.get("format", 1) not in (1, FORMAT):
             return f"{UNKNOWN_FORMAT}{record['format']}, which this version does not know (it reads 1 and {FORMAT})"
         files = record["files"]
@@ -360,16 +417,42 @@ def _fault(folder: Path, share: int, shares: int) -> str:
         missing = [name for name in needed if name not in files]
         if missing or not all(FILE_NAME.fullmatch(name) for name in files):
             return f"{folder / RECORD} is not that of a checkpoint"
+        if STEP_NAME.fullmatch(folder.name) and record["step"] != _step_of(folder):
+            return f"{folder / RECORD} is that of step {record['step']}"
         for name in sorted(files)[share::shares]:
-            with open(folder / name, "rb") as file:
-                sha256, size = sha256_of(file)
-            if size != files[name]["bytes"] or sha256 != files[name]["sha256"]:
+            with _plain_file(folder / name) as file:
+                same = os.fstat(file.fileno()).st_size == files[name]["bytes"] and sha256_of(file)[0] == files[name]["sha256"]
+            if not same:
                 return f"{folder}/{name} is not what the completion record says"
     except FileNotFoundError as error:
         return f"{error.filename} is not there: the save was not completed"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{folder}: unreadable: {error}"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return f"{folder}: unreadable: {in_a_line(error)}"
     return ""
+
+
+def _record(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(_text_of(folder / RECORD))
+    return found
+
+
+def _text_of(path: Path) -> str:
+    with _plain_file(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > TEXT_BYTES:
+            raise ValueError(f"{size:,} bytes are too many")
+        return str(file.read().decode())
+
+
+def _plain_file(path: Path) -> BinaryIO:
+    """Opened for reading. OSError for a link, which can lead anywhere, and for a pipe or device, which may never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is not a plain file")
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 class _Held:
@@ -379,14 +462,14 @@ class _Held:
         self.folder, self._open = folder, open_file
         path = folder / INDEX
         try:
-            if path.exists():
-                self.index = Index.model_validate_json(path.read_text())
+            if os.path.lexists(path):
+                self.index = Index.model_validate_json(_text_of(path))
             else:  # of format 1
                 file = open_file(WEIGHTS)
                 names = list(file.keys())
                 self.index = Index(format=FORMAT, model={name: _whole(file, name) for name in names}, optimiser={})
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path}: {error}") from None
+            raise CheckpointError(f"{path}: {in_a_line(error)}") from None
 
     def dtype(self, name: str, entry: Entry) -> torch.dtype:
         found = getattr(torch, entry.dtype, None)
@@ -426,23 +509,32 @@ class _Held:
                 own = own[low - first : high - first]
             if read.shape != own.shape or read.dtype != self.dtype(name, entry):
                 raise CheckpointError(f"{self.folder / part.file}: {name} is not the tensor that the index says")
+            if read.is_floating_point() and not bool(torch.isfinite(read).all()):
+                raise CheckpointError(f"{self.folder / part.file}: {name} has numbers that are not finite")
             own.copy_(read)
 
 
 @contextlib.contextmanager
 def _opened(folder: Path) -> Iterator[_Held]:
     files: dict[str, Any] = {}
+    try:
+        listed = set(_record(folder)["files"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{folder / RECORD}: {in_a_line(error)}") from None
     with contextlib.ExitStack() as stack:
 
         def open_file(name: str) -> Any:
             if name not in files:
+                if name not in listed:
+                    raise CheckpointError(f"{folder / INDEX}: names {name!r}, which the completion record does not list")
+                _plain_file(folder / name).close()
                 files[name] = stack.enter_context(safe_open(folder / name, "pt"))
             return files[name]
 
         try:
             yield _Held(folder, open_file)
         except (SafetensorError, OSError, RuntimeError, IndexError) as error:
-            raise CheckpointError(f"{folder}: {error}") from None
+            raise CheckpointError(f"{folder}: {in_a_line(error)}") from None
 
 
 def _whole(file: Any, name: str) -> Entry:
@@ -494,13 +586,28 @@ def _together(ranks: Ranks | None, seen: list[str]) -> Ranks | None:
 def _same_names(folder: Path, wanted: set[str], there: set[str]) -> None:
     if wanted != there:
         missing, more = sorted(wanted - there), sorted(there - wanted)
-        raise CheckpointError(
-            f"{folder}: missing: {', '.join(missing) or 'none'}; not of this model: {', '.join(more) or 'none'}"
-        )
+        raise CheckpointError(f"{folder}: missing: {_listed(missing)}; not of this model: {_listed(more)}")
+
+
+def _listed(names: list[str]) -> str:
+    some = ", ".join(names[:NAMES_TOLD]) or "none"
+    return f"{some} and {len(names) - NAMES_TOLD:,} more" if len(names) > NAMES_TOLD else some
 
 
 def _newest_first(run: Path) -> list[Path]:
-    return sorted((run / CHECKPOINTS).glob("step-*"), reverse=True)
+    """Folders that have the name of a checkpoint; a link is none, since what it leads to is not the run's."""
+    found = [one for one in (run / CHECKPOINTS).glob("step-*") if STEP_NAME.fullmatch(one.name) and not one.is_symlink()]
+    return sorted(found, key=_step_of, reverse=True)
+
+
+def _strangers(run: Path) -> list[str]:
+    """What lies among a run's checkpoints under such a name and is none."""
+    found = [one.name for one in (run / CHECKPOINTS).glob("step-*")]
+    return sorted(set(found) - {one.name for one in _newest_first(run)})
+
+
+def _step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

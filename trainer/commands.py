@@ -28,6 +28,7 @@ for _command in (
     app.command()(_command)
 
 MODEL, BUDGET, DATA, OPTIMISATION, MACHINE = "Model", "Budget", "Data", "Optimisation", "Machine and run"
+CONTINUED = "Continued pretraining"
 
 
 class Device(StrEnum):
@@ -215,15 +216,28 @@ def train(
         str | None, _option(MACHINE, "Write them for this project of Weights & Biases too; offline unless WANDB_MODE=online.")
     ] = None,
     cache: Cache = None,
+    parent: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="Begin with the weights of a run, checkpoint, release or exported model.", metavar="PATH",
+            rich_help_panel=CONTINUED,
+        ),
+    ] = None,
+    gate: Annotated[
+        str | None,
+        typer.Option(help="YAML: what the run must reach, written before it.", metavar="FILE", rich_help_panel=CONTINUED),
+    ] = None,
+    fail_on_gate: Annotated[bool, _option(CONTINUED, "Exit code 1 where the gate says fail.")] = False,
 ) -> None:
     """Trains a model on a corpus. The last line printed is `val_bpb=… | memory_gb=… | steps=…`.
 
     Under torchrun it trains on all ranks. SIGTERM saves a checkpoint and ends the run with exit code 143.
     """
     options = dict(locals())
-    resume, from_step = options.pop("resume"), options.pop("from_step")
+    resume, from_step, fail_on_gate = (options.pop(name) for name in ("resume", "from_step", "fail_on_gate"))
     options["skip_steps"], options["batch_ramp"] = _ranges(skip_steps), _ramp(batch_ramp)
-    config = _configuration(options, model, mixture, options.pop("mixture_recipe"))
+    begun = _begun_with(options, resume)
+    config = _configuration(options, model, mixture, options.pop("mixture_recipe"), begun)
     need_torch()
     from trainer.loop import train as run
     from trainer.progress import RunProgress
@@ -247,18 +261,28 @@ def train(
         end(SIGNALLED + outcome.stopped_by, f"stopped by signal {outcome.stopped_by} after step {outcome.steps}; saved")
     if outcome.exhausted:
         end(FAILED, f"{outcome.exhausted} (the checkpoint of step {outcome.steps} was saved)")
+    if fail_on_gate and outcome.gate and not outcome.gate.passed:
+        end(FAILED, "the gate says fail")
 
 
 def _configuration(
-    options: dict[str, Any], model: list[str] | None, mixture: list[str] | None, recipe: str | None
+    options: dict[str, Any],
+    model: list[str] | None,
+    mixture: list[str] | None,
+    recipe: str | None,
+    begun: dict[str, Any] | None = None,
 ) -> TrainConfig:
-    """The configuration that the options of a command ask for; ends with exit code 2 where there is none."""
+    """The configuration that the options of a command ask for; ends with exit code 2 where there is none. `begun`: options of
+    what the run begins with, for those that are left open."""
     from manifests.mixture import MixtureError
     from trainer.configuration import ConfigurationError, TrainConfig
 
     options["model"] = _pairs(model, "--model", _model_value)
     options["mixture"] = _pairs(mixture, "--mixture", float)
     options = {name: value.value if isinstance(value, Enum) else value for name, value in options.items()}
+    if begun and options["preset"] in (None, begun["preset"]):
+        options["model"] = {**begun["model"], **options["model"]}
+    options |= {name: value for name, value in (begun or {}).items() if options[name] is None}
     if options["preset"] is None:
         options["preset"] = _usual_preset(options["device"])
     if recipe is not None and options["mixture"]:
@@ -268,6 +292,27 @@ def _configuration(
         return config if recipe is None else _with_mixture(config, options, recipe)
     except (ConfigurationError, MixtureError) as error:
         end(BAD_USAGE, str(error))
+
+
+def _begun_with(options: dict[str, Any], resume: bool) -> dict[str, Any] | None:
+    """Shape and T of what a run begins with, or began with when it is resumed; None of a run with weights of its own."""
+    path = Path(options["out"]) / "config.json"
+    if resume and path.is_file():
+        try:
+            held = json.loads(path.read_text(encoding="utf-8"))
+            if held.get("parent"):
+                return {name: held[name] for name in ("preset", "model", "sequence_length", "warmup")}
+        except (ValueError, KeyError, AttributeError, OSError) as error:
+            end(FAILED, f"{path}: not what a run writes: {error!r}")
+    if options["parent"] is None:
+        return None
+    need_torch()
+    from trainer.parent import Parent
+
+    try:
+        return Parent.usual_options(Path(options["parent"])) or None
+    except Exception as error:
+        explain(error)
 
 
 def _usual_preset(device: str) -> str:

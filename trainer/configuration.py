@@ -17,6 +17,11 @@ DEFAULT_SECONDS = 300.0
 """The budget when none is given: autoresearch's five minutes."""
 
 
+REWARMUP = 0.02
+"""Share of the budget in which the rate rises where a run begins with trained weights, unless another is given: the optimiser's
+moments are fresh, but the weights are not. Ibrahim et al. (2024, arXiv 2403.08763) saw no difference between 0 and 2 %."""
+
+
 class ConfigurationError(Exception):
     """Options that cannot work; the message names the option and what would."""
 
@@ -49,7 +54,9 @@ class TrainConfig(BaseModel):
     `micro_batch` are the rows that one rank computes at a time. `warmup`, `cooldown` and `final_rate` are shares: of the
     budget in which the rate rises, of that in which it falls under `wsd`, and of the peak rate. `learning_rate` is that of
     matrices under Muon, and all others keep their proportion to it. `skip_steps` are ranges of steps, both ends
-    included, whose rows are passed over without an update.
+    included, whose rows are passed over without an update. `parent` is what the run has its first weights from (a run, a
+    checkpoint, a release or an exported model), with a short warmup unless another is given, and `gate` the file of what it must
+    reach then (`trainer.gate`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
@@ -98,11 +105,13 @@ class TrainConfig(BaseModel):
     tensorboard: bool = False
     wandb: str | None = Field(default=None, min_length=1)
     cache: str | None = None
+    parent: str | None = Field(default=None, min_length=1)
+    gate: str | None = Field(default=None, min_length=1)
 
     @model_validator(mode="before")
     @classmethod
     def _one_mixture_is_one_phase(cls, given: Any) -> Any:
-        return _with_phases(given) if isinstance(given, dict) else given
+        return _with_phases(_with_rewarmup(given)) if isinstance(given, dict) else given
 
     @model_validator(mode="after")
     def _phases_end(self) -> TrainConfig:
@@ -294,14 +303,19 @@ class TrainConfig(BaseModel):
 MAY_CHANGE = {
     "manifest", "out", "seconds", "tokens", "steps", "skip_steps", "micro_batch", "max_epochs", "device", "dtype", "compile",
     "tune", "noise_scale", "clock", "loss_chunk", "parallel", "replicas", "accumulate", "recompute", "checkpoint_every", "keep",
-    "log_every", "evaluate", "tensorboard", "wandb", "cache",
+    "log_every", "evaluate", "tensorboard", "wandb", "cache", "parent", "gate",
 }  # fmt: skip
 """Options that a resumed run may be given anew: where, how long and how fast, not what is computed. (The corpus itself is
-compared by digest, wherever it lies. Where phases or batches go by shares of the budget, it decides what is computed.)"""
+compared by digest, wherever it lies, and so are gates and weights that it began with. Where phases or batches go by shares of the
+budget, it decides what is computed.)"""
 
 
 BY_PRESET = ("optimiser", "schedule", "warmup", "cooldown", "final_rate", "weight_decay", "clip")
 """Options that are as the preset has them where they are None."""
+
+
+def _with_rewarmup(given: dict[str, Any]) -> dict[str, Any]:
+    return {**given, "warmup": REWARMUP} if given.get("parent") and given.get("warmup") is None else given
 
 
 def _with_phases(given: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -64,6 +65,44 @@ def export(loaded: Loaded, corpus: Corpus, output: Path, dtype: str = "bfloat16"
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return names
+
+
+def read_architecture(folder: Path) -> tuple[Architecture, int]:
+    """(the architecture, T) of a folder that `export` wrote, or of another that says nothing else of its model. CheckpointError
+    when it is none, or says something that no llama preset computes."""
+    try:
+        told = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        found = Architecture(
+            vocabulary=told["vocab_size"], layers=told["num_hidden_layers"], width=told["hidden_size"],
+            heads=told["num_attention_heads"], kv_heads=told["num_key_value_heads"], hidden=told["intermediate_size"],
+            tied=told["tie_word_embeddings"], qk_norm=told["model_type"] == "qwen3", rope_theta=told["rope_theta"],
+            norm_epsilon=told["rms_norm_eps"],
+        )  # fmt: skip
+        positions = int(told["max_position_embeddings"])
+        expected = config_of(found, positions, told["bos_token_id"], told["dtype"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"{folder / CONFIG}: not a model that was exported here: {error!r}") from None
+    other = sorted(name for name in told.keys() | expected.keys() if told.get(name) != expected.get(name))
+    if other:
+        raise CheckpointError(f"{folder / CONFIG}: a model of another kind than is trained here, by {', '.join(other)}")
+    return found, positions
+
+
+def load_weights(folder: Path, model: GPT) -> None:
+    """Fills a whole model on the CPU from an exported folder; CheckpointError when a tensor is missing or has another shape."""
+    path = folder / WEIGHTS
+    try:
+        with safe_open(path, "pt") as file, torch.no_grad():
+            into = dict(tensors(model))
+            if differing := sorted(set(file.keys()) ^ into.keys()):
+                raise CheckpointError(f"{path}: not the tensors of this architecture: {', '.join(differing[:3])}")
+            for name, view in into.items():
+                read = file.get_tensor(name)
+                if read.shape != view.shape or not read.is_floating_point():
+                    raise CheckpointError(f"{path}: {name} is {list(read.shape)} of {read.dtype}, expected {list(view.shape)}")
+                view.copy_(read)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: {error}") from None
 
 
 def tensors(model: GPT) -> Iterator[tuple[str, Tensor]]:

@@ -4,7 +4,8 @@ The loss of a step is the sum over all valid targets, of all ranks and micro-bat
 padding nor the way a batch is shared out changes an update. The number is known before the step, from the plan.
 
 A run's folder holds config.json, run.json, metrics.jsonl, ledger.jsonl, checkpoints/, result.json and, where matplotlib is
-installed, loss.png; after a rewind also lineage.jsonl and set-aside/ (see `trainer.rewind`).
+installed, loss.png; after a rewind also lineage.jsonl and set-aside/ (see `trainer.rewind`); of a run that began with other
+weights also continued.json and gate/ (see `trainer.continued`).
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ from manifests.manifest import digest
 from manifests.storage import Folder, is_remote
 from trainer import checkpoint, rewind
 from trainer.configuration import ConfigurationError, TrainConfig
+from trainer.continued import Continued
 from trainer.corpus import Component, Corpus
 from trainer.epoch_limit import EpochLimit
-from trainer.evaluation import Score, evaluate_bpb
+from trainer.evaluation import Logits, Score, Scored, evaluate_documents
 from trainer.flops import causal_flops_per_token, mean_keys, mfu, palm_flops_per_token
+from trainer.gate import Decision
 from trainer.gradient_noise import GradientNoise, inverse_size, small_square
 from trainer.interruption import interruptions
 from trainer.ledger import Ledger
@@ -51,7 +54,7 @@ from trainer.trackers import Trackers
 from trainer.trackers import check as check_trackers
 
 WARM_STEPS = 2
-OWN_TO_A_RANK = ("manifest", "out", "cache")
+OWN_TO_A_RANK = ("manifest", "out", "cache", "parent", "gate")
 """Options that ranks may have of their own: where things lie. What lies there is compared."""
 MANY_EPOCHS = 4.0
 """Repeats beyond which data is worth visibly less than fresh data (Muennighoff et al. 2023)."""
@@ -72,10 +75,13 @@ class Outcome:
     exhausted: str | None = None
     unsaved: str | None = None
     """Which checkpoints could not be written, and why."""
+    gate: Decision | None = None
+    """Of a run with a gate, on the first rank."""
 
     def line(self) -> str:
         bpb = "none" if self.score is None else f"{self.score.val_bpb:.4f}"
-        return f"val_bpb={bpb} | memory_gb={self.memory_gb:.1f} | steps={self.steps}"
+        gate = "" if self.gate is None else f" | gate={self.gate.word}"
+        return f"val_bpb={bpb} | memory_gb={self.memory_gb:.1f} | steps={self.steps}{gate}"
 
 
 def train(
@@ -129,6 +135,9 @@ class Run:
         self.steps = Steps.of(config, self.loader)
         self.keys = self.loader.mean_visible_keys if config.attention == "masked" else (config.row_tokens + 1) / 2
         self.architecture = config.architecture(self.corpus.tokenizer.vocabulary)
+        self.continued = Continued.of(config, self.corpus, ranks, self.folder, self.dtype, state, progress.note)
+        if self.continued:
+            self.continued.check(self.architecture)
         self.near_keys = self._near_keys()
         self.spread = Spread(
             self.architecture, self.layout, self.device, self.dtype, config.seed,
@@ -148,7 +157,10 @@ class Run:
         if found is not None and state is not None:
             self._restore(found, state)
             self.skipped = rewind.skipped_from(config, state)
-            self.config = config.model_copy(update={"skip_steps": tuple(self.skipped.ranges)})
+            begun_with = {name: getattr(config, name) or state.config.get(name) for name in ("parent", "gate")}
+            self.config = config.model_copy(update={"skip_steps": tuple(self.skipped.ranges), **begun_with})
+        elif self.continued:
+            self.lineage = self.continued.load(self.model, self.layout)
         for name, wrong in passed_over.items():
             progress.note(f"passed over {name}: {wrong}")
         self._refuse_other_ranks()
@@ -172,9 +184,13 @@ class Run:
             self._set_aside(from_step)
 
     def go(self) -> Outcome:
+        if self.continued:
+            self.continued.begin([component.name for component in self.loader.components])
         if self.ranks.first:
             self._write_facts()
         self._announce()
+        if self.continued:
+            self.continued.score_before(lambda: model_logits(self.spread.whole(copied=True).eval(), self.dtype))
         if self.config.clock == "warm" and self._spent() < 1:
             self._warm_up()
         preparation = time.perf_counter() - self.began
@@ -185,12 +201,14 @@ class Run:
                 self.progress.stop()
                 if self.trackers:
                     self.trackers.close()
-        score = None
+        scored = decision = None
         if self.config.evaluate and self.stopped_by is None:
-            score = self._score()
+            scored = self._score()
+        if self.continued and self.stopped_by is None:
+            decision = self.continued.decide(self._logits, scored)
         outcome = Outcome(
-            self.step, self.tokens, self._memory_gb(), self.spent_seconds, preparation, score, self.stopped_by, self.exhausted,
-            "; ".join(self.saver.failures) or None,
+            self.step, self.tokens, self._memory_gb(), self.spent_seconds, preparation, scored.score if scored else None,
+            self.stopped_by, self.exhausted, "; ".join(self.saver.failures) or None, decision,
         )  # fmt: skip
         if self.ranks.first and self.stopped_by is None:
             self._write_result(outcome)
@@ -283,6 +301,7 @@ class Run:
             "shards and mixture": self.loader.digest,
             "options": digest([self.config.model_dump(mode="json", exclude=set(OWN_TO_A_RANK)), self.dtype]),
             "checkpoints": self.lineage,
+            "gate": self.continued.facts()["gate"] if self.continued else None,
             "code": code_sha256(),
         }
         differing = self.ranks.differing({name: digest(value) for name, value in here.items()})
@@ -352,6 +371,7 @@ class Run:
                     "dtype": self.dtype,
                     "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
                     "lineage": self.lineage,
+                    **({"continued": self.continued.facts()} if self.continued else {}),
                 }
             ),
         )
@@ -512,6 +532,7 @@ class Run:
             tokenizer_sha256=self.corpus.tokenizer.sha256,
             code_sha256=code_sha256(),
             lineage=self.lineage,
+            continued=self.continued.sealed() if self.continued else None,
         )
         self.saver.begin(state, self.model, self.optimiser)
         gc.collect()
@@ -576,10 +597,12 @@ class Run:
 
     # the rest
 
-    def _score(self) -> Score:
+    def _logits(self) -> Logits:
+        return model_logits(self.spread.whole().eval(), self.dtype)
+
+    def _score(self) -> Scored:
         self.progress.note("scoring the validation split")
-        logits = model_logits(self.spread.whole().eval(), self.dtype)
-        return evaluate_bpb(logits, self.corpus, "validation", self.config.row_tokens, self.ranks, self.dtype)
+        return evaluate_documents(self._logits(), self.corpus, "validation", self.config.row_tokens, self.ranks, self.dtype)
 
     def _write_result(self, outcome: Outcome) -> None:
         score = outcome.score
@@ -595,6 +618,7 @@ class Run:
             "exhausted": outcome.exhausted,
             "score": None if score is None else score.as_json(),
             "picture": None if picture is None else picture.name,
+            **({} if outcome.gate is None else {"gate": outcome.gate.as_json()}),
         }
         Folder(str(self.folder.absolute())).write("result.json", _json(result))
         self.progress.note(

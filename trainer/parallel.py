@@ -188,17 +188,17 @@ class Spread:
         bad = sum((~torch.isfinite(local(parameter))).any() for parameter in self.model.parameters())
         return not ranks.maximum([float(bad)])[0]
 
-    def whole(self) -> GPT:
-        """The model as one process would have it, on this rank's device: the model itself unless it is in shards, else a copy
-        in float32. All ranks must call this together."""
-        if not self.layout.sharded:
+    def whole(self, copied: bool = False) -> GPT:
+        """The model as one process would have it, on this rank's device: the model itself unless it is in shards or to be
+        `copied`, else a copy in float32. All ranks must call this together."""
+        if not self.layout.sharded and not copied:
             return self.model
         with torch.device("meta"):
             model = GPT(self.model.architecture)
         model.to_empty(device=self.device)
         with torch.no_grad():
             for into, part in zip(model.parameters(), self.model.parameters(), strict=True):
-                into.copy_(cast(DTensor, part).full_tensor())
+                into.copy_(part.full_tensor() if isinstance(part, DTensor) else part)
         return model
 
     def _blocks(self) -> list[Block]:
