@@ -27,6 +27,7 @@ for _command in (
 ):  # fmt: skip
     app.command()(_command)
 
+SWEEP = "--stability-sweep"
 MODEL, BUDGET, DATA, OPTIMISATION, MACHINE = "Model", "Budget", "Data", "Optimisation", "Machine and run"
 CONTINUED = "Continued pretraining"
 
@@ -121,17 +122,29 @@ LogEvery = Annotated[int, _option(MACHINE, "Steps between progress lines.")]
 
 
 class TrainCommand(TyperCommand):
-    """`train` with options trains; `train batch RUN STEP` asks about a step of a run."""
+    """`train` with options trains; `train batch RUN STEP` asks about a step of a run; with `--stability-sweep` it has options of
+    its own."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         if args[:1] == ["batch"]:
             asking = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
             asking.command()(run_commands.batch)
             return typer.main.get_command(asking).make_context(f"{info_name} batch", args[1:], parent, **extra)
+        if SWEEP in args:
+            from trainer.stability_commands import stability_sweep
+
+            asking = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+            asking.command()(stability_sweep)
+            rest = [argument for argument in args if argument != SWEEP]
+            return typer.main.get_command(asking).make_context(f"{info_name} {SWEEP}", rest, parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
 
-@app.command(cls=TrainCommand, epilog="`train batch RUN STEP` shows the documents of a step; `train batch --help` says how.")
+@app.command(
+    cls=TrainCommand,
+    epilog="`train batch RUN STEP` shows the documents of a step. `train --stability-sweep` trains a small model at several "
+    "rates, bare and with each remedy. `train batch --help` and `train --stability-sweep --help` say how.",
+)
 def train(
     manifest: Manifest,
     out: Annotated[str, typer.Option(help="Folder of the run; must be empty or new, unless --resume.", metavar="RUN")],
@@ -200,6 +213,9 @@ def train(
     noise_scale: Annotated[
         bool, _option(OPTIMISATION, "Estimate the gradient noise scale: how many tokens a step should hold. For --parallel ddp.")
     ] = False,
+    watch_logits: Annotated[
+        int, _option(OPTIMISATION, "Every so many steps, measure the largest attention logit and log Z; 0: never. For ddp.")
+    ] = 0,
     resume: Annotated[bool, _option(MACHINE, "Go on from the newest complete checkpoint in RUN.")] = False,
     from_step: Annotated[
         int | None, _option(MACHINE, "With --resume: go on from the checkpoint of this step; what came after it is set aside.")
@@ -237,7 +253,7 @@ def train(
     resume, from_step, fail_on_gate = (options.pop(name) for name in ("resume", "from_step", "fail_on_gate"))
     options["skip_steps"], options["batch_ramp"] = _ranges(skip_steps), _ramp(batch_ramp)
     begun = _begun_with(options, resume)
-    config = _configuration(options, model, mixture, options.pop("mixture_recipe"), begun)
+    config = configured(options, model, mixture, options.pop("mixture_recipe"), begun)
     need_torch()
     from trainer.loop import train as run
     from trainer.progress import RunProgress
@@ -265,7 +281,7 @@ def train(
         end(FAILED, "the gate says fail")
 
 
-def _configuration(
+def configured(
     options: dict[str, Any],
     model: list[str] | None,
     mixture: list[str] | None,
@@ -390,7 +406,7 @@ def doremi(
     options = dict(locals())
     for name in ("reference", "step_size", "smoothing", "as_json"):
         options.pop(name)
-    config = _configuration(options, model, mixture, None)
+    config = configured(options, model, mixture, None)
     need_torch()
     from trainer.doremi import MIXTURE
     from trainer.doremi import doremi as learn

@@ -92,6 +92,7 @@ class TrainConfig(BaseModel):
     compile: bool | None = None
     tune: bool = False
     noise_scale: bool = False
+    watch_logits: int = Field(default=0, ge=0)
     clock: Literal["warm", "cold"] = "warm"
     loss_chunk: int = Field(default=0, ge=0)
     parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"
@@ -183,6 +184,8 @@ class TrainConfig(BaseModel):
             raise ValueError(f"replicas are those of parallel hsdp, not {self.parallel}: leave them out, or use hsdp")
         if self.noise_scale and self.parallel != "ddp":
             raise ValueError(f"noise_scale needs a micro-batch's whole gradient: use parallel ddp, not {self.parallel}")
+        if self.watch_logits and self.parallel != "ddp":
+            raise ValueError(f"watch_logits computes with whole weights: use parallel ddp, not {self.parallel}")
         if self.accumulate == "sharded" and self.parallel == "ddp":
             raise ValueError("accumulate sharded needs shards: use parallel fsdp or hsdp, or leave it out")
         return self
@@ -302,8 +305,8 @@ class TrainConfig(BaseModel):
 
 MAY_CHANGE = {
     "manifest", "out", "seconds", "tokens", "steps", "skip_steps", "micro_batch", "max_epochs", "device", "dtype", "compile",
-    "tune", "noise_scale", "clock", "loss_chunk", "parallel", "replicas", "accumulate", "recompute", "checkpoint_every", "keep",
-    "log_every", "evaluate", "tensorboard", "wandb", "cache", "parent", "gate",
+    "tune", "noise_scale", "watch_logits", "clock", "loss_chunk", "parallel", "replicas", "accumulate", "recompute",
+    "checkpoint_every", "keep", "log_every", "evaluate", "tensorboard", "wandb", "cache", "parent", "gate",
 }  # fmt: skip
 """Options that a resumed run may be given anew: where, how long and how fast, not what is computed. (The corpus itself is
 compared by digest, wherever it lies, and so are gates and weights that it began with. Where phases or batches go by shares of the

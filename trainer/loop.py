@@ -40,6 +40,7 @@ from trainer.gradient_noise import GradientNoise, inverse_size, small_square
 from trainer.interruption import interruptions
 from trainer.ledger import Ledger
 from trainer.loader import Batch, Budget, Loader, LoaderError, Phase
+from trainer.logits import WATCHED_ROWS, logit_sizes
 from trainer.metrics import DivergedError, Metrics, Readings, check_step
 from trainer.model import row_masks
 from trainer.optimisation import WarmupCosine, WarmupStableDecay, build_optimiser, set_decay, set_rate
@@ -433,12 +434,14 @@ class Run:
                 built = prefetched.get(self.step + 1)
                 waited = time.perf_counter() - waited
                 counts = self._count_targets(first, end)
-                values = self._update(prefetched.to_device(built), int(counts.sum()), rate)
+                micro_batches = prefetched.to_device(built)
+                watched = self._watched(micro_batches[0])
+                values = self._update(micro_batches, int(counts.sum()), rate)
                 self.step, self.position, self.tokens = self.step + 1, end, self.tokens + int(counts.sum())
                 readings.put(
                     {
                         "step": self.step, "position": end, "tokens": self.tokens, "learning_rate": rate, "budget_spent": spent,
-                        "targets": counts.tolist(), "data_wait_seconds": waited, **self._first_sizes(first, end),
+                        "targets": counts.tolist(), "data_wait_seconds": waited, **self._first_sizes(first, end), **watched,
                     },
                     values,
                 )  # fmt: skip
@@ -594,6 +597,17 @@ class Run:
             return {}
         targets = self.loader.row_targets(np.arange(first, end))
         return {"inverse_size": inverse_size(targets, self.ranks.world, self.micro_rows)}
+
+    def _watched(self, micro_batch: MicroBatch) -> dict[str, float]:
+        """What --watch-logits has of this step, before its update: the first step is one of them."""
+        if not self.config.watch_logits or self.step % self.config.watch_logits:
+            return {}
+        tokens, targets, segments, _ = (part[:WATCHED_ROWS] for part in micro_batch)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == "bfloat16"):
+            sizes = logit_sizes(self.model, tokens, targets, segments, self.config.attention == "masked")
+        (largest,) = self.ranks.maximum([float(np.max(sizes.attention))])  # not a number where one of them is not
+        log_z, count = self.ranks.total(np.array([sizes.log_z, sizes.targets], np.float64))
+        return {"attention_logit_max": largest, "log_z": float(log_z / count) if count else float("nan")}
 
     # the rest
 

@@ -173,10 +173,15 @@ class Block(nn.Module):
     def compute(
         self, stream: Tensor, start: Tensor, tokens: Tensor, rotation: tuple[Tensor, Tensor], mask: Mask | None
     ) -> Tensor:
-        if self.lambdas:  # numbers without a dimension leave the stream's type as it is
-            stream = self.stream_share[0] * stream + self.input_share[0] * start
+        stream = self.mixed(stream, start)
         stream = stream + self.attention(self.attention_norm(stream), tokens, rotation, mask)
         return cast(Tensor, stream + self.feed(self.feed_norm(stream)))
+
+    def mixed(self, stream: Tensor, start: Tensor) -> Tensor:
+        """What the layer reads."""
+        if not self.lambdas:
+            return stream
+        return self.stream_share[0] * stream + self.input_share[0] * start  # these have no dimension, and leave its type as it is
 
 
 class Attention(nn.Module):
