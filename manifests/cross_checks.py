@@ -16,16 +16,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from manifests.blocks import MEASURE, deciding_rules
+from manifests.edit_checks import EditChecks
 from manifests.identity import printed_ids
 from manifests.logs import read_parquet
-from manifests.manifest import TAKEDOWN, Content, StageCount
+from manifests.manifest import TAKEDOWN, Content, StageCount, StageRecord
+from manifests.origin_checks import OriginChecks
 from manifests.removal_checks import MOST_FINDINGS, RowChecks
 from manifests.rules import Rule, decide
 from manifests.schemas import LOG_SCHEMAS
 from manifests.shard_checks import Placements
+from manifests.signal_checks import SignalChecks
 from manifests.storage import Folder
 
 _Place = tuple[str, int] | None
+FINAL = ("text_bytes", "text_sha256", "split_cluster", "start", "tokens")
+"""Columns of the document log that tell of the text as it is in the corpus, and where."""
 
 
 class LogChecks:
@@ -49,6 +54,13 @@ class LogChecks:
             if name == component:
                 self._rules[block].append(rule)
         self._checked = RowChecks(content, component, frozenset(self._rules))
+        records = _records_of_blocks(content, component)
+        self._measured = {
+            block: SignalChecks(content, component, block, records.get(block, []))
+            for block in (kind.partition("/")[2] for kind in self.files if kind.startswith("signals/"))
+        }
+        self._edits = EditChecks(content, component)
+        self._origins = OriginChecks()
         self._previous: dict[str, _Place] = {}
         self._removed: Counter[tuple[str, ...]] = Counter()
         self._edited: Counter[tuple[str, ...]] = Counter()
@@ -81,6 +93,8 @@ class LogChecks:
         yield from self._check_totals()
         if not odd and all(self._all_read(kind) for kind in self.files):
             yield from self._checked.totals()
+            for measured in self._measured.values():
+                yield from measured.totals()
 
     def _recount(self, kind: str, path: str, table: pa.Table) -> Iterator[str]:
         if table.num_rows != self.rows[path]:
@@ -111,6 +125,14 @@ class LogChecks:
         if self.content.split is not None:
             odd["is kept and in no split"] = kept & ~has["split"]
         odd["was removed and has a place in a shard or split"] = ~kept & (has["shard"] | has["split"])
+        for name in FINAL:
+            there = documents[name].is_valid().to_numpy(zero_copy_only=False)
+            odd[f"was removed and has a {name}, which only kept documents have"] = ~kept & there
+            if name in ("start", "tokens") and self.content.tokenizer is None:
+                odd[f"has a {name}, and the corpus has no tokens"] = kept & there
+            elif name not in ("split", "split_cluster", "shard", "text_sha256"):
+                needed = self.content.tokenizer is not None or name == "text_bytes"
+                odd[f"is kept and has no {name}"] = kept & ~there & needed
         for said, rows in odd.items():
             for row in np.flatnonzero(rows)[:MOST_FINDINGS].tolist():
                 yield f"{path}: {documents['id'][row]} {said}"
@@ -128,13 +150,16 @@ class LogChecks:
         yield from _check_origins(removals_path, removals, documents)
         yield from _strangers(edits_path, edits["id"], edits, known, "was edited and did not come in")
         yield from _check_chain(edits_path, edits, documents)
+        yield from self._origins.findings(path, documents)
         signals_of = {kind.partition("/")[2]: table for kind, (_, table) in tables.items() if kind.startswith("signals/")}
         yield from self._checked.lengths(path, documents, removals_path, removals, edits, signals_of)
+        yield from self._edits.findings(edits_path, edits, removals, signals_of)
         for kind, (signals_path, signals) in tables.items():
             if kind.startswith("signals/"):
                 yield from _strangers(signals_path, signals["id"], signals, known, "was measured and did not come in")
                 before = self._before_block(kind.partition("/")[2])
                 yield from _check_measured(signals_path, signals, documents, removals, before)
+                yield from self._measured[kind.partition("/")[2]].findings(signals_path, signals)
                 yield from _check_decisions(signals_path, kind.partition("/")[2], self._rules, signals, removals)
 
     def _before_block(self, block: str) -> set[tuple[str, str]]:
@@ -170,6 +195,21 @@ class LogChecks:
 
     def _all_read(self, kind: str) -> bool:
         return bool(self.files[kind]) and not set(self.files[kind]) & set(self.damaged)
+
+
+def _records_of_blocks(content: Content, component: str) -> dict[str, list[StageRecord]]:
+    """Block → the filters that measured for it."""
+    found: dict[str, list[StageRecord]] = defaultdict(list)
+    blocks = {
+        one.step: one.stage.removesuffix(MEASURE)
+        for one in content.counts
+        if one.component == component and one.stage.endswith(MEASURE)
+    }
+    before = {(one.step, one.stage) for one in content.counts if one.component == component}
+    for record in (*content.components[component].stages, *content.stages):
+        if record.step in blocks and (record.step, record.stage) not in before:
+            found[blocks[record.step]].append(record)
+    return found
 
 
 def _counted(table: pa.Table, *columns: str) -> dict[tuple[str, ...], int]:
@@ -316,11 +356,33 @@ def _check_decisions(path: str, block: str, rules: dict[str, list[Rule]], signal
     for column, wanted in expected.items():
         for row in _unequal(gone[column], wanted)[:MOST_FINDINGS].tolist():
             yield f"{path}: {gone['id'][row]}: by its signals {column} is {wanted[row]}, its removal row says {gone[column][row]}"
+    if (said := _words_of(signals)) is not None:
+        for row in _unequal(gone["detail"], said.take(pa.array(where)))[:MOST_FINDINGS].tolist():
+            found, told = said[where[row]], gone["detail"][row]
+            yield f"{path}: {gone['id'][row]}: by its signals detail is {found}, its removal row says {told}"
     failed = decision.failed.take(pa.array(where))
     for row, (mine, theirs) in enumerate(zip(failed.to_pylist(), gone["failed_rules"].to_pylist(), strict=True)):
         if mine != theirs:
             yield f"{path}: {gone['id'][row]}: by its signals it fails {mine}, its removal row says {theirs}"
             return
+
+
+def _words_of(signals: pa.Table) -> pa.Array | None:
+    """What a removal row of a block says in `detail`: the signals that are words, with their names; None where they are not those
+    of this package, in which anything may stand."""
+    names = [field.name for field in signals.schema if "." in field.name and pa.types.is_string(field.type)]
+    if not names or not KNOWN_WORDS.issuperset(names):
+        return None
+    told = [pc.binary_join_element_wise(f"{name}: ", signals[name].combine_chunks(), "") for name in names]
+    joined = told[0]
+    for one in told[1:]:
+        both = pc.binary_join_element_wise(joined, one, ", ")
+        joined = pc.coalesce(both, joined, one)
+    return joined
+
+
+KNOWN_WORDS = frozenset({"gopher.rule_set", "quality.judged"})
+"""Signals that are words and never personal data, which a log would not show."""
 
 
 def _unequal(mine: pa.ChunkedArray | pa.Array, theirs: pa.ChunkedArray | pa.Array) -> np.ndarray:

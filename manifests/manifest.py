@@ -24,6 +24,8 @@ SHARD_PATH = rf"^tokens/{_NAME}/(train|validation|test)/[0-9]{{5,}}\.(bin|parque
 LOG_PATH = rf"^logs/((removals|edits|documents)/{_NAME}|signals/{_NAME}/[A-Za-z0-9._-]+)/[0-9]{{5,}}\.parquet$"
 """Where the files of a corpus can lie: a manifest from a stranger that names others is refused."""
 MANIFEST = "manifest.json"
+RECIPE = "recipe.yaml"
+"""The recipe as it was written, beside the manifest."""
 SPLITS = ("train", "validation", "test")
 TAKEDOWN = "takedown"
 """The stage under which documents are counted and logged that were taken out of a finished corpus (manifests.audit.takedown)."""

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from manifests.blocks import MEASURE
 from manifests.identity import splits_of
-from manifests.manifest import TAKEDOWN, Content
+from manifests.manifest import TAKEDOWN, Content, StageRecord
 
 MOST_FINDINGS = 5
 """Of one kind in one file."""
@@ -29,6 +29,16 @@ ITEM = ("benchmark", "item", "evidence")
 _KEY = r"[0-9a-f]{16}"
 _TEXTS_ALONE = frozenset({"jsonl", "parquet"})
 """Formats whose records have a media type only if they are pages, which are extracted."""
+
+
+OWN_STAGES = frozenset(
+    [
+        *("read", "url_filter", "pre_check", "extraction", "repair", "language", "gopher_quality", "gopher_repetition", "c4"),
+        *("fineweb", "quality_classifier", "personal_data", "decontamination", "exact_dedup", "line_dedup", "paragraph_dedup"),
+        *("substring_dedup", "minhash", "split", "tokenizer", "shards", TAKEDOWN),
+    ]
+)
+"""Stages of this package; of what others do nothing is known here."""
 
 
 class Bound(NamedTuple):
@@ -70,6 +80,7 @@ class RowChecks:
         about = content.components[component]
         self._texts_alone = about.format in _TEXTS_ALONE and all(one.stage != "extraction" for one in about.stages)
         self._made = self._stages_that_make_texts()
+        self._language = _language_of([*about.stages, *content.stages])
 
     def documents(self, path: str, documents: pa.Table) -> Iterator[str]:
         """Keys of URLs, media types and splits."""
@@ -81,6 +92,22 @@ class RowChecks:
         kept = pc.is_null(documents["removed_by"])
         if self.content.split is not None:
             odd["is kept and in no cluster of the split"] = pc.and_(kept, pc.is_null(documents["split_cluster"]))
+        score = documents["language_score"]
+        beyond = pc.or_(pc.is_nan(score), pc.or_(pc.less(score, 0.0), pc.greater(score, 1.0)))
+        odd["has a language_score that is none"] = beyond
+        odd["has a language_score and no language"] = pc.and_(pc.is_valid(score), pc.is_null(documents["language"]))
+        taken = pc.fill_null(pc.equal(documents["removed_by"], TAKEDOWN), False)
+        odd["was removed and has a language_score"] = pc.and_(pc.is_valid(score), pc.invert(pc.or_(kept, taken)))
+        if self._language is not None:
+            labels, bound = self._language
+            odd["is kept and has no language, and its component was judged by it"] = pc.and_(
+                kept, pc.or_(pc.is_null(documents["language"]), pc.is_null(score))
+            )
+            if labels:
+                unwanted = pc.invert(pc.is_in(documents["language"], value_set=pa.array(sorted(labels), pa.string())))
+                odd[f"is kept and of none of the languages {', '.join(sorted(labels))}"] = pc.and_(kept, unwanted)
+            if bound is not None:
+                odd[f"is kept at a language_score that is not above {bound:g}"] = pc.and_(kept, pc.less_equal(score, bound))
         for said, rows in odd.items():
             for row in np.flatnonzero(_flags(rows))[:MOST_FINDINGS].tolist():
                 yield f"{path}: {documents['id'][row]} {said}"
@@ -244,6 +271,19 @@ class RowChecks:
         """Up to extraction there are pages beside texts, and lengths of texts alone."""
         stages = [one.stage for one in self.counts]
         return set(stages[: stages.index("extraction") + 1]) if "extraction" in stages else set()
+
+
+def _language_of(records: list[StageRecord]) -> tuple[frozenset[str], float | None] | None:
+    """(labels that are kept, or none where all are; the score that a kept document is above, where it is known) of the last stage
+    that judged languages; None where none did."""
+    options = next((one.options for one in reversed(records) if one.stage == "language"), None)
+    if options is None or not OWN_STAGES.issuperset(one.stage for one in records):  # another's may set the language too
+        return None
+    wanted = [str(one) for one in options.get("keep") or ()]
+    bounds = [one for one in (options.get("threshold"), options.get("short_threshold")) if isinstance(one, int | float)]
+    paired = any("+" in one for one in wanted)  # of which two scores are added up
+    labels = frozenset(label.strip() for one in wanted for label in one.split("+"))
+    return labels, None if paired or not bounds else float(min(bounds))
 
 
 def _items_found(content: Content) -> set[tuple[str, str]] | None:

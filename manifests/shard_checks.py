@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from manifests.encoding_checks import Encoding, Sample
 from manifests.logs import read_parquet
 from manifests.manifest import Content, Shard, TokenizerRecord
 from manifests.shards import ShardError, TokenCheck
@@ -73,9 +74,11 @@ def check_shard(
     tokenizer: TokenizerRecord,
     file: TokenizerFile | None,
     placements: Placements | None,
+    encoding: Encoding | None = None,
 ) -> Iterator[str]:
     """Every disagreement between a shard, its index, the manifest and the document log. `file`: what tokens stand for, if that is
-    known; `placements`: what the logs say, if they can be read."""
+    known; `placements`: what the logs say, if they can be read; `encoding`: the tokenizer at work, by which the first documents
+    are encoded again."""
     index = read_parquet(corpus, shard.index)
     starts, lengths, sizes = (index[name].to_numpy() for name in ("start", "tokens", "bytes"))
     expected = np.concatenate([[0], np.cumsum(lengths)])
@@ -95,7 +98,7 @@ def check_shard(
     digests: list[str] = []
     try:
         with corpus.open(shard.path) as opened:
-            yield from _check_tokens(opened, shard, tokenizer, file, index, digests if texts else None)
+            yield from _check_tokens(opened, shard, tokenizer, file, index, digests if texts else None, encoding)
     except ShardError as error:
         yield str(error)
         return
@@ -125,6 +128,7 @@ def _check_tokens(
     file: TokenizerFile | None,
     index: pa.Table,
     digests: list[str] | None,
+    encoding: Encoding | None,
 ) -> Iterator[str]:
     """Appends to `digests` the SHA-256 of every text. ShardError where tokens are none of the vocabulary."""
     dtype = np.dtype(tokenizer.dtype).newbyteorder("<")
@@ -136,6 +140,7 @@ def _check_tokens(
     special[tokenizer.bos_id] = True
     if file is not None and file.vocabulary != tokenizer.vocabulary:
         file = None
+    sample = Sample(encoding, file) if encoding is not None and file is not None else None
     row, said = 0, set[str]()
 
     def once(kind: str, finding: str) -> Iterator[str]:
@@ -169,6 +174,13 @@ def _check_tokens(
                 one = index["id"][row + at]
                 said_ = f"{shard.path}: the tokens of {one} stand for {spelt[at]} bytes, {shard.index} says {sizes[row + at]}"
                 yield from once("bytes", said_)
+            for at in range(last - row) if sample is not None and row == 0 else ():
+                assert sample is not None
+                if sample.left <= 0:
+                    break
+                if (told := sample.difference(tokens[begins[at] : begins[at] + lengths[row + at]])) is not None:
+                    yield from once("encoding", f"{shard.path}: {index['id'][row + at]}: {told}")
+                    break
             if digests is not None:
                 _add_digests(digests, file.decode(tokens), spelt)
         row = last

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from manifests.logs import Logs, read_parquet
-from manifests.manifest import TAKEDOWN, Content, Manifest
+from manifests.manifest import TAKEDOWN, Content, Manifest, SplitRecord
 from manifests.removal_checks import MOST_FINDINGS, TWIN_RULES
 from manifests.storage import Folder
 
@@ -33,6 +33,7 @@ def check_twins(corpus: Folder, manifest: Manifest) -> Iterator[str]:
             content = manifest.content
             if not content.references and not content.dropped:  # else the twin may be in a corpus that is not here
                 yield from _check_clusters(corpus, logs)
+            yield from _check_keys(corpus, logs)
             yield from _check_splits(corpus, logs)
     except (duckdb.Error, pa.ArrowException) as error:
         yield f"logs/documents and logs/removals: cannot be compared: {error}"
@@ -203,6 +204,20 @@ def _rows(logs: Logs, table: str) -> int:
     return int(logs.sql(f"select count(*) as rows from {table}")[0]["rows"])
 
 
+def _check_keys(corpus: Folder, logs: Logs) -> Iterator[str]:
+    """Documents of one key have one URL, so what the logs show of it is the same."""
+    rows = logs.sql(
+        "with twice as (select url_key from documents where url_key is not null group by url_key "
+        "having min(md5_number_lower(url)) <> max(md5_number_lower(url))) "
+        "select arg_min(id, id) as id, url_key, min(url) as url, max(url) as other from documents "
+        f"where url_key in (select url_key from twice) group by url_key order by id limit {MOST_FINDINGS}"
+    )
+    paths = _paths_of(corpus, logs.manifest.content, "documents", [row["id"] for row in rows])
+    for row in rows:
+        told = f"{row['url']} and {row['other']} both have the url_key {row['url_key']}"
+        yield f"{paths[row['id']]}: {row['id']}: {told}, which is of one URL"
+
+
 def _check_splits(corpus: Folder, logs: Logs) -> Iterator[str]:
     content = logs.manifest.content
     split = content.split
@@ -210,6 +225,8 @@ def _check_splits(corpus: Folder, logs: Logs) -> Iterator[str]:
         return
     if not content.dropped:  # else the document after which a cluster is named may have been
         yield from _check_names(corpus, logs)
+        yield from _check_sizes(logs)
+        yield from _check_closest(logs, split)
     largest = max(split.documents.items(), key=lambda item: item[1])[0]  # the others are few, and held
     for column in ("split_cluster", "text_sha256"):
         shared = logs.sql(
@@ -226,6 +243,45 @@ def _check_splits(corpus: Folder, logs: Logs) -> Iterator[str]:
             else:
                 told = f"{row['other_id']} in {row['other']}"
                 yield f"{where} and {told}: they have the same text and its copies stand in two splits"
+
+
+def _check_sizes(logs: Logs) -> Iterator[str]:
+    """The pairs that were verified hold clusters together, and no cluster has more of them than it has pairs."""
+    content = logs.manifest.content
+    told = [one.get("verified_pairs") for one in content.deduplication if one.get("stage") == "split"]
+    if len(told) != 1 or not isinstance(told[0], int):
+        return
+    query = "select count(*) as n from documents where split_cluster is not null group by split_cluster having n > 1"
+    found = logs.sql(
+        f"select coalesce(sum(n - 1), 0)::bigint as least, coalesce(sum(n * (n - 1) // 2), 0)::hugeint as most from ({query})"
+    )
+    least, most = int(found[0]["least"]), int(found[0]["most"])
+    cut = any(record.stage == TAKEDOWN for record in content.stages)  # who was taken down is in no cluster any more
+    if told[0] < least or (told[0] > most and not cut):
+        pairs = f"the manifest says that {told[0]} pairs were found alike"
+        yield f"logs/documents: clusters of the split need {least} to {most} pairs by split_cluster, and {pairs}"
+
+
+def _check_closest(logs: Logs, split: SplitRecord) -> Iterator[str]:
+    """The closest pair of two splits are two documents, of two splits."""
+    pair = split.closest
+    if pair is None or (pair.held_out is None and pair.other is None):
+        return
+    rows = logs.sql(
+        "select id, split, removed_by from documents where id in ($held_out, $other)",
+        {"held_out": pair.held_out, "other": pair.other},
+    )
+    known = {row["id"]: row for row in rows}
+    taken = [row["id"] for row in rows if row["removed_by"] == TAKEDOWN]
+    for name, one in (("held_out", pair.held_out), ("other", pair.other)):
+        row = known.get(one)
+        if row is None or (row["split"] is None and one not in taken):
+            yield f"split, closest: {name} is {one}, which is no document of the corpus"
+        elif name == "held_out" and row["split"] == "train":
+            yield f"split, closest: held_out is {one}, which is in train"
+    splits = {row["split"] for row in rows if row["split"] is not None}
+    if len(rows) == 2 and len(splits) == 1 and not taken:
+        yield f"split, closest: {pair.held_out} and {pair.other} are both in {splits.pop()}"
 
 
 def _check_names(corpus: Folder, logs: Logs) -> Iterator[str]:

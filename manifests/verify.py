@@ -6,7 +6,6 @@ with the largest file of a log, not with the corpus.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,11 +16,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from manifests.cross_checks import LogChecks
-from manifests.manifest import TAKEDOWN, Content, Manifest, ManifestError, SplitRecord, receipt_list
+from manifests.encoding_checks import Encoding, EncodingError, check_setting
+from manifests.manifest import Content, Manifest
+from manifests.receipt_checks import check_receipts
+from manifests.record_checks import check_records
 from manifests.schemas import LOG_SCHEMAS, SHARD_INDEX, signals_schema
 from manifests.shard_checks import check_shard
 from manifests.signature import Signed
 from manifests.storage import Folder, StorageError, sha256_of
+from manifests.stray_files import check_strays
 from manifests.tokenizer_file import TokenizerFile, TokenizerFileError
 from manifests.twin_checks import check_twins
 
@@ -36,20 +39,23 @@ def verify(corpus: Folder, manifest: Manifest, texts: bool = False) -> Iterator[
             damaged.add(path)
             yield finding
     yield from _check_conservation(content)
-    yield from _check_receipts(corpus, manifest)
+    yield from check_receipts(corpus, manifest)
+    yield from check_records(corpus, manifest)
+    yield from check_strays(corpus, manifest)
     yield from _check_listing(content)
     for path, finding in _check_columns(corpus, content, damaged):
         damaged.add(path)
         yield finding
-    tokenizer_file = None
+    tokenizer_file, encoding = None, None
     if content.tokenizer is not None and content.tokenizer.file not in damaged:
+        data = corpus.read(content.tokenizer.file)
         try:
-            tokenizer_file = TokenizerFile.parse(corpus.read(content.tokenizer.file))
-        except TokenizerFileError as error:
-            yield f"{content.tokenizer.file}: {error}"
-        else:
-            for difference in tokenizer_file.differences(content.tokenizer):
+            tokenizer_file = TokenizerFile.parse(data)
+            for difference in (*tokenizer_file.differences(content.tokenizer), *check_setting(data, content.tokenizer)):
                 yield f"{content.tokenizer.file}: {difference}"
+            encoding = Encoding(data)
+        except (TokenizerFileError, EncodingError) as error:
+            yield f"{content.tokenizer.file}: {error}"
     splits: Counter[str] = Counter()
     for component in content.components:
         checks = LogChecks(corpus, content, component, damaged, texts)
@@ -60,16 +66,14 @@ def verify(corpus: Folder, manifest: Manifest, texts: bool = False) -> Iterator[
             if content.tokenizer is None:
                 yield f"{shard.path}: a shard without a tokenizer in the manifest"
             elif shard.path not in damaged and shard.index not in damaged:
-                yield from check_shard(corpus, content, shard, content.tokenizer, tokenizer_file, checks.placements)
+                yield from check_shard(corpus, content, shard, content.tokenizer, tokenizer_file, checks.placements, encoding)
         for path in sorted(checks.placements.sums.keys() - listed.keys()) if checks.placements is not None else ():
             yield f"{path}: the document log puts documents there, and the manifest does not list it"
     logs = {log.path for log in content.logs}
     if logs and not damaged & logs:
         yield from check_twins(corpus, manifest)
-    if content.split is not None:
-        yield from _check_closest(content.split)
-        if not damaged & logs and dict(splits) != content.split.documents:
-            yield f"documents by split are {dict(sorted(splits.items()))}, the manifest says {content.split.documents}"
+    if content.split is not None and not damaged & logs and dict(splits) != content.split.documents:
+        yield f"documents by split are {dict(sorted(splits.items()))}, the manifest says {content.split.documents}"
 
 
 @dataclass
@@ -212,87 +216,3 @@ def _check_conservation(content: Content) -> Iterator[str]:
             flow = count.documents_kept
         if flow != component.documents_kept:
             yield f"component {name}: {component.documents_kept} documents kept, but {flow} were left at the end"
-
-
-def _check_receipts(corpus: Folder, manifest: Manifest) -> Iterator[str]:
-    """Receipts may have been deleted with the work files; those that are there must add up to the manifest's counts."""
-    if manifest.content.dropped:
-        return  # they tell of the corpus that the components were dropped from
-    try:
-        found_list = receipt_list(corpus, manifest)
-    except (ManifestError, ValueError, KeyError, TypeError) as error:
-        yield str(error)
-        return
-    there = set(corpus.names("receipts"))
-    if found_list is None:
-        if there:
-            yield "receipts: the list of receipts is missing, and some receipts are there"
-        return
-    listed = [one["path"] for one in found_list]
-    if missing := [path for path in listed if path not in there]:
-        yield f"{missing[0]}: missing, and {len(listed) - len(missing)} other receipts are there"
-        return
-    summed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for path in listed:
-        try:
-            receipt = json.loads(corpus.read(path))
-            counts = [(receipt["step"], count) for count in receipt["counts"]]
-            yield from _check_part(path, receipt)
-            for step, count in counts:
-                total = summed[step, count["stage"]]
-                total.update(_flow(count))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            yield f"{path}: not a receipt"
-            return
-    stated: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for count in (one for one in manifest.content.counts if one.stage != TAKEDOWN):  # it came after the run
-        stated[count.step, count.stage].update(_flow(count.model_dump()))
-    for key in sorted(summed.keys() | stated.keys()):
-        if +summed[key] != +stated[key]:
-            found, said = dict(+summed[key]), dict(+stated[key])
-            yield f"stage {key[1]} (step {key[0]}): the receipts add up to {found}, the manifest says {said}"
-
-
-def _flow(count: dict[str, Any]) -> dict[str, int]:
-    """What is added up of a part's counts, named."""
-    return {
-        "in": count["documents_in"],
-        "kept": count["documents_kept"],
-        "bytes in": count["bytes_in"],
-        "bytes kept": count["bytes_kept"],
-        **count["removed"],
-        **{f"edited {rule}": number for rule, number in count["edited"].items()},
-    }
-
-
-def _check_part(path: str, receipt: dict[str, Any]) -> Iterator[str]:
-    """One part conserves at each of its stages, and wrote a row for every document that it removed."""
-    part = f"{path} (part {receipt['part']})"
-    gone = 0
-    for count in receipt["counts"]:
-        removed = sum(count["removed"].values())
-        gone += removed
-        if count["documents_in"] != count["documents_kept"] + removed:
-            told = f"{count['documents_in']} in is not {count['documents_kept']} kept + {removed} removed"
-            yield f"{part}: stage {count['stage']}: {told}"
-    rows = receipt["files"].get("removals", {}).get("rows", gone)
-    if receipt["counts"] and rows != gone:  # a part without counts, such as one that writes logs, removes nothing itself
-        yield f"{part}: {rows} removal rows for {gone} documents removed"
-
-
-SURE = 1e-4
-"""Bands that would miss a pair so seldom have kept it together, unless something went wrong."""
-
-
-def _check_closest(split: SplitRecord) -> Iterator[str]:
-    """No measured pair of two splits is so alike that it should have been in one cluster."""
-    pair = split.closest
-    if pair is None or pair.jaccard < split.threshold or not {"bands", "rows"} <= split.options.keys():
-        return
-    bands, rows = split.options["bands"], split.options["rows"]
-    missed = (1 - pair.jaccard**rows) ** bands
-    if missed < SURE:
-        yield (
-            f"split: {pair.held_out} and {pair.other} are in two splits, and their Jaccard is {pair.jaccard:.3f}: "
-            f"{bands} bands of {rows} rows miss such a pair with probability {missed:.0e}, and the threshold is {split.threshold}"
-        )

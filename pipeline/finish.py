@@ -12,6 +12,7 @@ from typing import Any
 
 from manifests.manifest import (
     MANIFEST,
+    RECIPE,
     ClosestPair,
     ComponentRecord,
     Content,
@@ -95,17 +96,18 @@ def finish(corpus: Folder, plan: Plan, done: Done, run: dict[str, Any], held: He
     if corpus.local:
         for directory in {os.path.dirname(corpus.path(name)) for name in wanted}:
             sync_directory(directory)
-    corpus.write("recipe.yaml", plan.recipe.text)
+    recipe = corpus.write(RECIPE, plan.recipe.text)
     with corpus.writer(RECEIPT_LIST) as listing:
         for step in plan.steps:
             for one in done[step.name]:
                 observed = {key: value for key, value in one.run.items() if key != "stages"}
-                about = {"path": receipt_name(one.step, one.fingerprint), "part": one.part, **observed}
+                about = {"path": receipt_name(one.step, one.fingerprint), "part": one.part, "sha256": one.sha256, **observed}
                 listing.write(json.dumps(about, ensure_ascii=False).encode() + b"\n")
     number = sum(len(done[step.name]) for step in plan.steps)
     about_receipts = {"path": RECEIPT_LIST, "number": number, "sha256": listing.written.sha256}
     about_software = {"software": software(), "python": platform.python_version()}
-    manifest = Manifest.seal(content, {**run, **about_software, "plan": plan_digest(plan, done), "receipts": about_receipts})
+    files = {"recipe": {"path": RECIPE, "sha256": recipe.sha256}, "receipts": about_receipts}
+    manifest = Manifest.seal(content, {**run, **about_software, "plan": plan_digest(plan, done), **files})
     held.confirm()
     # On a store, a manifest that is there now is of another run: one that finishes though this one has taken the corpus over, or
     # the other way round. The lock says which.

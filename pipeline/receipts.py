@@ -82,6 +82,8 @@ class Receipt(BaseModel):
     values: dict[str, Any] = Field(default_factory=dict)
     run: dict[str, Any] = Field(default_factory=dict)
     """What was observed while it ran: host, process, times, memory (see pipeline.resources). Nothing is decided by it."""
+    sha256: str = ""
+    """Of the file it was written to or read from, for the list of receipts; not in the file itself."""
 
     def add(self, role: str, written: Written, rows: int) -> None:
         self.files[role] = FileEntry(path=written.path, bytes=written.size, sha256=written.sha256, rows=rows)
@@ -172,8 +174,8 @@ def receipt_name(step: str, fingerprint: str) -> str:
 
 
 def save(corpus: Folder, receipt: Receipt) -> None:
-    text = json.dumps(receipt.model_dump(mode="json"), indent=1, ensure_ascii=False)
-    corpus.write(receipt_name(receipt.step, receipt.fingerprint), text.encode())
+    text = json.dumps(receipt.model_dump(mode="json", exclude={"sha256"}), indent=1, ensure_ascii=False)
+    receipt.sha256 = corpus.write(receipt_name(receipt.step, receipt.fingerprint), text.encode()).sha256
 
 
 def load(corpus: Folder, step: str, fingerprint: str) -> Receipt | None:
@@ -186,6 +188,7 @@ def load(corpus: Folder, step: str, fingerprint: str) -> Receipt | None:
         receipt = Receipt.model_validate_json(raw)
     except ValidationError:
         return None
+    receipt.sha256 = hashlib.sha256(raw).hexdigest()
     return receipt if (receipt.step, receipt.fingerprint) == (step, fingerprint) else None
 
 

@@ -29,7 +29,8 @@ from manifests.logs import Logs, read_parquet
 from manifests.lookup import NearMiss, urls_called
 from manifests.manifest import MANIFEST, TAKEDOWN, Content, LogFile, Manifest, ManifestError, Shard
 from manifests.schemas import DOCUMENT_LOG, REMOVALS, SHARD_INDEX
-from manifests.storage import Folder, Written
+from manifests.storage import Folder, StorageError, Written, sha256_of
+from manifests.verify import listed_files
 
 VERSION = 1
 ROW_GROUP = 65_536
@@ -187,7 +188,9 @@ def _written(
     sealed = Manifest.seal(Content.model_validate(raw), {**manifest.run, "takedowns": acts})
     superseded = sorted(_listed(content) - _listed(sealed.content)) if target.beside else sorted(work.replaced)
     if not target.beside:
-        for path in sorted(_listed(sealed.content) - set(work.written)):
+        digests = {path: sha256 for path, sha256, _ in listed_files(sealed.content)}
+        for path in sorted(digests.keys() - set(work.written)):
+            _check_carried(corpus, path, digests[path])
             target.carry(corpus, path)
         for path in ("recipe.yaml",):
             if corpus.exists(path):
@@ -521,6 +524,17 @@ def _parquet(table: pa.Table) -> bytes:
     pq.write_table(table.combine_chunks(), sink, compression="zstd", row_group_size=ROW_GROUP, write_page_index=True)
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def _check_carried(corpus: Folder, path: str, sha256: str) -> None:
+    """The new manifest vouches for a file that nobody has read since the old one did."""
+    try:
+        with corpus.open(path) as file:
+            found, _ = sha256_of(file)
+    except (OSError, StorageError) as error:
+        raise ManifestError(f"{path}: cannot be read: {error}") from None
+    if found != sha256:
+        raise ManifestError(f"{path}: not the file that the manifest lists; `corpusmill verify` says more")
 
 
 def _listed(content: Content) -> set[str]:

@@ -39,6 +39,11 @@ class Corpus:
         (self.folder / "manifest.json").write_text(json.dumps(self.raw))
         return list(verify(Folder(self.folder), Manifest.load(Folder(self.folder))))
 
+    def without_receipts(self) -> Corpus:
+        """They may be deleted; while they are there, they know the digest of every file that a part wrote."""
+        shutil.rmtree(self.folder / "receipts")
+        return self
+
     def edit(self, path: str, change: Callable[[list[dict[str, Any]]], Any]) -> None:
         """Rewrites a Parquet file row by row, and the manifest's digest of it: only a recount can find it."""
         table = pq.read_table(self.folder / path)
@@ -81,12 +86,13 @@ def test_a_whole_corpus_has_no_finding(corpus: Corpus) -> None:
 
 def test_documents_of_two_splits_that_the_bands_should_have_kept_together_are_found(corpus: Corpus) -> None:
     """32 bands of 4 rows miss a pair at 0.6 once in 85 times, which happens, and one at 0.8 once in 21 million."""
+    corpus.without_receipts()
     closest = corpus.content["split"]["closest"]
     assert closest["held_out_documents"] > 0 and closest["jaccard"] < 0.6
-    closest.update(jaccard=0.6, held_out="books/a#1", other="web/b#2", pairs_at_threshold=1)
+    closest.update(jaccard=0.6, pairs_at_threshold=1)
     assert corpus.findings() == []
     closest["jaccard"] = 0.8
-    assert named(corpus.findings(), "books/a#1", "web/b#2", "0.800", "two splits")
+    assert named(corpus.findings(), closest["held_out"], closest["other"], "0.800", "two splits")
 
 
 def test_a_corpus_without_work_files_and_receipts_has_no_finding(corpus: Corpus) -> None:
