@@ -183,6 +183,7 @@ class TrainedOn:
     def __init__(self, run: Path, corpus: Folder, manifest: Manifest, *, same_shards: bool = False) -> None:
         self.ledger = read_ledger(run)
         self.corpus, self.manifest = corpus, manifest
+        self._taken: set[str] | None = None
         path, header = self.ledger.path, self.ledger.header
         if not same_shards and header.manifest_digest != manifest.digest:
             raise LedgerError(
@@ -227,7 +228,12 @@ class TrainedOn:
         return self._passes(self._served(0, self.ledger.position_after(self.ledger.last_step)))
 
     def taken_components(self) -> set[str]:
-        """Components of which the run took a row."""
+        """Components of which the run took a row; counted once."""
+        if self._taken is None:
+            self._taken = self._components_taken()
+        return self._taken
+
+    def _components_taken(self) -> set[str]:
         stop = self.ledger.position_after(self.ledger.last_step)
         if not any(one.skipped for one in self.ledger.ranges) and min(self.order.epochs(stop).values()) >= 1:
             return {component.name for component in self.order.components}
@@ -251,6 +257,26 @@ class TrainedOn:
             }
             tables.append(pa.table(columns))
         return pa.concat_tables(tables)
+
+    def targets_of(self, documents: Sequence[dict[str, Any]]) -> list[int]:
+        """How many targets of each of these documents were served, as often as they were, by its row in the document log: what
+        `times` comes to, of many in one pass."""
+        served = self._served(0, self.ledger.position_after(self.ledger.last_step))
+        shards = {
+            shard.path: (number, int(begin))
+            for number, component in enumerate(self.order.components)
+            for shard, begin in zip(component.shards, component.shard_starts.tolist(), strict=False)
+        }
+        found = []
+        for document in documents:
+            number, begin = shards.get(document["shard"], (None, 0))
+            if number is None:
+                found.append(0)
+                continue
+            starts = self.order.components[number].starts
+            at = int(np.searchsorted(starts, begin + int(document["start"])))
+            found.append(int(served[number][at]))
+        return found
 
     def times(self, document: dict[str, Any]) -> list[Served]:
         """Every time that a document was trained on, by its row in the document log; empty where it never was."""

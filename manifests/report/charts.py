@@ -39,12 +39,13 @@ class Piece:
 
 @dataclass
 class Bar:
-    """A row of `bars`: a label, stretches, and the figure at the end."""
+    """A row of `bars`: a label, stretches, and the figure at the end. href: where the label leads."""
 
     label: str
     pieces: list[Piece] = field(default_factory=list)
     figure: str = ""
     note: str = ""
+    href: str | None = None
 
 
 def bars(rows: Sequence[Bar], whole: float | None = None) -> Element:
@@ -72,7 +73,8 @@ def bars(rows: Sequence[Bar], whole: float | None = None) -> Element:
             role="img",
             class_="strip",
         )
-        label = element("span", breakable(row.label), element("small", row.note) if row.note else None, class_="label")
+        name = breakable(row.label) if row.href is None else element("a", breakable(row.label), href=row.href)
+        label = element("span", name, element("small", row.note) if row.note else None, class_="label")
         drawn.append(element("li", label, svg, element("span", row.figure, class_="figure")))
     return element("ul", drawn, class_="bars")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.etree.ElementTree import Element
@@ -28,9 +30,15 @@ from manifests.report.sections import (
     unchecked,
 )
 from manifests.report.style import STYLE
-from manifests.report.subject import Subject
+from manifests.report.subject import PageOf, Subject
 from manifests.storage import Folder
 from manifests.wording import byte_size, counted, number, share
+
+POLICY = (
+    f"default-src 'none'; style-src 'sha256-{base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()}'; "
+    "img-src data:; base-uri 'none'; form-action 'none'"
+)
+"""Its content security policy: nothing runs, nothing is loaded, and there is no style but its own."""
 
 
 def report(
@@ -39,24 +47,25 @@ def report(
     runs: Sequence[Path] = (),
     planned: Plan | None = None,
     most: int = SAMPLED_ROWS,
+    logs: Logs | None = None,
+    page_of: PageOf | None = None,
 ) -> str:
-    """The page of a corpus, the same for the same corpus; `most` is how many documents distributions are taken of.
+    """The page of a corpus, the same for the same corpus; `most` is how many documents distributions are taken of. logs: of the
+    corpus, already open. page_of: where a browser shows rules, languages and domains, which are links then (`unlinked`).
 
     figures.RunError for a folder of `runs` that is none; duckdb.Error where a log cannot be read.
     """
     told = [figures.run_figures(run, corpus, manifest) for run in runs]
-    with Logs(corpus, manifest) as logs:
-        subject = Subject(manifest, logs, told, planned, list(distributions(logs, most)))
+    with Logs(corpus, manifest) if logs is None else contextlib.nullcontext(logs) as logs:
+        subject = Subject(manifest, logs, told, planned, list(distributions(logs, most)), page_of)
         made = [(anchor, title, section(subject)) for anchor, title, section in SECTIONS]
         tiles = _tiles(subject)
     sections = [one for one in made if one[2]]
     content = manifest.content
-    style_digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'sha256-{style_digest}'; img-src data:; base-uri 'none'; form-action 'none'"
     head = element(
         "head",
         element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="referrer", content="no-referrer"),
         element("title", f"{content.name}: corpus report"),
@@ -64,8 +73,10 @@ def report(
         raw_style(STYLE),
     )
     links = [element("a", title, href=f"#{anchor}") for anchor, title, _ in sections]
+    back = element("p", element("a", "Back to the browser", href=page_of("", "")), class_="back") if page_of else None
     top = element(
         "header",
+        back,
         element("h1", content.name),
         element(
             "p",
@@ -89,6 +100,13 @@ def report(
         " tells the life of a single document.",
     )
     return written(element("html", head, element("body", top, main, foot), lang="en"))
+
+
+def unlinked(page: str) -> str:
+    """A page that was made with `page_of`, as it is without: to be sent to somebody who has no such browser."""
+    # All of it is written by `elements.written`, which leaves no quote within an attribute and no tag within a text.
+    page = re.sub(r'<p class="back">.*?</p>', "", page, count=1, flags=re.DOTALL)
+    return re.sub(r'<a href="/[^"]*">(.*?)</a>', r"\1", page, flags=re.DOTALL)
 
 
 def _tiles(subject: Subject) -> Element:

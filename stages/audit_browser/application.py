@@ -24,8 +24,11 @@ from stages.audit_browser.overview import overview
 from stages.audit_browser.pages import STATIC, static_file
 from stages.audit_browser.questions import ClientGone, CorpusUnreadable, TooLong
 from stages.audit_browser.removals import exported_removals, removals
+from stages.audit_browser.report_page import report, saved_report
 from stages.audit_browser.review import all_reviews, exported_reviews, review, store_review
 from stages.audit_browser.rule import rule
+from stages.audit_browser.run import run
+from stages.audit_browser.takedown import exported_takedown, takedown
 from stages.audit_browser.thresholds import whatif
 
 GONE = 499
@@ -49,6 +52,13 @@ def application(browser: Browser) -> Guard:
         ("/whatif", whatif, "GET"),
         ("/review", review, "GET"),
         ("/review", store_review, "POST"),
+        ("/takedown", takedown, "GET"),
+        ("/takedown", takedown, "POST"),
+        ("/takedown.csv", exported_takedown, "POST"),
+        ("/takedown.csv", exported_takedown, "GET"),
+        ("/run", run, "GET"),
+        ("/report", report, "GET"),
+        ("/report.html", saved_report, "GET"),
         ("/reviews", all_reviews, "GET"),
         ("/reviews.{kind:str}", exported_reviews, "GET"),
         (LOGIN, login, "GET"),

@@ -21,9 +21,12 @@ from stages.audit_browser.access import ENTER, LOGIN, Access, cookies_of
 from stages.audit_browser.asked import LONGEST_WORD, BadQuestion
 from stages.audit_browser.pages import link, page
 from stages.audit_browser.questions import Questions, Stop
+from stages.audit_browser.report import Report
+from stages.audit_browser.runs import Runs
 from stages.audit_texts import sampled
 
 LARGEST_FORM = 64 * 1024
+MOST_FIELDS = 20
 SAMPLES_KEPT = 16
 COUNTED_UNASKED = 2_000_000
 """Removals up to which it is counted on the first page, unasked, who failed several rules."""
@@ -33,7 +36,8 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class Browser:
-    """One corpus, its reviews, and who may see them. sources: as of `audit sample`. reviewer: the name that forms begin with."""
+    """One corpus, its reviews, and who may see them. sources: as of `audit sample`. reviewer: the name that forms begin with.
+    runs: training runs that are asked too."""
 
     questions: Questions
     reviews: ReviewFile
@@ -41,8 +45,13 @@ class Browser:
     sources: dict[str, str] = field(default_factory=dict)
     personal_data: bool = False
     reviewer: str = ""
+    runs: Runs = field(default_factory=Runs)
+    report: Report = field(init=False)
     _samples: OrderedDict[tuple[str, int, int], list[dict[str, Any]]] = field(default_factory=OrderedDict)
     _costs: dict[tuple[str, str], RuleCost] | None = None
+
+    def __post_init__(self) -> None:
+        self.report = Report(self.questions, tuple(self.runs))
 
     @property
     def manifest(self) -> Manifest:
@@ -87,18 +96,24 @@ class Browser:
 
     async def form(self, request: Request, purpose: str) -> dict[str, str]:
         """What a form of ours holds; refused without the token that only our pages have."""
-        body = b""
+        return dict(await self.form_pairs(request, purpose))
+
+    async def form_pairs(
+        self, request: Request, purpose: str, largest: int = LARGEST_FORM, fields: int = MOST_FIELDS
+    ) -> list[tuple[str, str]]:
+        """`form`, in which a name may stand more than once; largest: bytes."""
+        body = bytearray()
         async for piece in request.stream():
             body += piece
-            if len(body) > LARGEST_FORM:
-                raise BadQuestion(f"a form has {LARGEST_FORM:,} bytes at most", 413)
+            if len(body) > largest:
+                raise BadQuestion(f"a form has {largest:,} bytes at most", 413)
         try:
-            form = dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=20))
+            pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=fields)
         except ValueError:
             raise BadQuestion("this form cannot be read") from None
-        if not self.access.form_is_ours(purpose, form.get("form_token", "")):
+        if not self.access.form_is_ours(purpose, dict(pairs).get("form_token", "")):
             raise BadQuestion("this form is not one of this server's pages, or of an earlier run of it: load the page again", 403)
-        return form
+        return pairs
 
     def reviewer_of(self, request: Request) -> str:
         return unquote(cookies_of(request.scope).get(REVIEWER_COOKIE, "")) or self.reviewer

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from manifests.audit.commands import CorpusArgument, audit, fail
-from manifests.terminal import visible
+from manifests.audit.commands import audit
+from manifests.corpus_argument import CorpusArgument
+from manifests.terminal import fail, user_name, visible
 from stages.audit_commands import AsItWasOption, SourceOption, sources_named
 
 if TYPE_CHECKING:
@@ -47,6 +48,9 @@ def serve(
     reviews: ReviewsOption = None,
     reviewer: Annotated[str | None, typer.Option(help="name that reviews begin with; default: the user of this machine")] = None,
     source: SourceOption = None,
+    run: Annotated[
+        list[str] | None, typer.Option(help="folder of a training run, to say what it had of the corpus; may be repeated")
+    ] = None,
     personal_data: AsItWasOption = False,
     seconds: Annotated[float, typer.Option(min=1, help="that one question may take")] = 60.0,
     memory: Annotated[str, typer.Option(help="that one question to the logs may take, of which two run at a time")] = "1GB",
@@ -64,25 +68,27 @@ def serve(
         from stages.audit_browser.browser import Browser
         from stages.audit_browser.connections import within
         from stages.audit_browser.questions import CorpusUnreadable, Questions
+        from stages.audit_browser.runs import Runs
     except ModuleNotFoundError as error:
         if error.name and error.name.partition(".")[0] in ("uvicorn", "starlette", "jinja2", "markupsafe", "anyio"):
             fail(NEEDED)
         raise
-    from manifests.audit.commands import user_name
     from manifests.audit.reviews import ReviewError, review_file
+    from manifests.trained_on import LedgerError
 
     try:
         questions = Questions(corpus, seconds, memory)
         stored: ReviewFile = review_file(questions.folder, questions.manifest.digest, reviews)
         stored.read()
-    except (CorpusUnreadable, ReviewError) as error:
+        runs = Runs.of(run or (), questions.folder, questions.manifest)
+    except (CorpusUnreadable, ReviewError, LedgerError) as error:
         fail(str(error))
     here = is_loopback(host)
     if not (here or token):
         raise typer.BadParameter(f"others reach {host}, so they need the token", param_hint="--no-token")
     names = frozenset(one.lower() for one in also_host or []) | (frozenset() if here else host_names(host))
     access = Access(trusts_own=here and not token, names=names)
-    browser = Browser(questions, stored, access, sources_named(source), personal_data, reviewer or user_name())
+    browser = Browser(questions, stored, access, sources_named(source), personal_data, reviewer or user_name(), runs)
     config = uvicorn.Config(
         application(browser),
         host=host,
@@ -119,6 +125,7 @@ def serve(
         )
     with _opened(address) if show else contextlib.nullcontext():
         uvicorn.Server(config).run(sockets=[listening])
+    browser.report.end()
 
 
 def leading_to(address: str) -> str:

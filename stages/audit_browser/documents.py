@@ -8,6 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from manifests.audit.training import Consumed
 from manifests.life import Life, lives
 from manifests.logs import Logs
 from manifests.lookup import Called, documents_called
@@ -21,6 +22,8 @@ from stages.audit_texts import compared, marked, twins_of
 TWINS_SHOWN = 5
 TWINS_LISTED = 50
 CAPTURES = 50
+SERVED_LISTED = 50
+"""Times that a run came by a document."""
 
 
 async def document(browser: Browser, request: Request) -> Response:
@@ -28,15 +31,16 @@ async def document(browser: Browser, request: Request) -> Response:
     if not asked:
         raise BadQuestion("which document? Give its id (component/file#position) or its URL")
 
-    def question(logs: Logs, stop: Stop) -> tuple[Called, Life | None, dict[str, Any] | None]:
+    def question(logs: Logs, stop: Stop) -> tuple[Called, Life | None, dict[str, Any] | None, list[Consumed]]:
         called = documents_called(logs, asked, CAPTURES + 1)
         if len(called.documents) != 1 or not called.found:
-            return called, None, None
+            return called, None, None, []
         life = lives(logs, called, TWINS_LISTED + 1)[0]
         row = life.removal or {"id": life.document["id"]}
-        return called, life, marked(logs, [row], browser.sources, browser.personal_data)[0]
+        text = marked(logs, [row], browser.sources, browser.personal_data)[0]
+        return called, life, text, browser.runs.consumed(logs, life.document)
 
-    called, life, text = await browser.ask(request, question)
+    called, life, text, consumed = await browser.ask(request, question)
     if not called.documents:
         raise BadQuestion(f"no document of this corpus has the id or URL {asked}", 404)
     if life is None or text is None:
@@ -51,6 +55,8 @@ async def document(browser: Browser, request: Request) -> Response:
         life=life,
         notes=called.in_words(),
         twins_listed=TWINS_LISTED,
+        consumed=consumed,
+        served_listed=SERVED_LISTED,
         text=text,
         shown=text_shown(text, request),
         edits=_edits(life),

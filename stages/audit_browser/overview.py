@@ -13,6 +13,7 @@ from manifests.report.charts import funnel
 from manifests.wording import counted, number, share
 from stages.audit_browser.browser import Browser
 from stages.audit_browser.questions import CorpusUnreadable, TooLong
+from stages.audit_browser.run import about_runs
 
 
 async def overview(browser: Browser, request: Request) -> Response:
@@ -21,6 +22,7 @@ async def overview(browser: Browser, request: Request) -> Response:
     kept = sum(one.documents_kept for one in content.components.values())
     licences = by_licence(content)
     tokens = sum(one.all_tokens for one in licences)
+    runs, runs_uncounted = await about_runs(browser, request)
     uncounted = None
     try:
         costs = await browser.costs(request, asked="alone" in request.query_params)
@@ -56,4 +58,7 @@ async def overview(browser: Browser, request: Request) -> Response:
         licences=licences,
         tokens=tokens,
         gaps=unchecked(content),
+        runs=runs,
+        report_made=browser.report.page is not None,
+        runs_uncounted=runs_uncounted,
     )

@@ -11,6 +11,7 @@ from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound, U
 from markupsafe import Markup
 
 from manifests.audit.answers import shown as cell
+from manifests.audit.removed import NOTHING
 from manifests.report.elements import markup
 from manifests.report.style import STYLE
 from manifests.terminal import visible
@@ -62,9 +63,11 @@ _environment.filters |= {
     "figure": lambda value: ABSENT if value is None else f"{value:.6g}",
     "number": number,
     "percent": lambda value: ABSENT if value is None else f"{100 * value:.1f} %",
+    "passes": lambda value: "none" if not value else "< 0.01" if value < 0.005 else f"{value:,.2f}",
+    "zip": lambda ones, others: list(zip(ones, others, strict=True)),
     "markup": lambda element: Markup(markup(element)),
 }
-_environment.globals |= {"link": link, "share": share}
+_environment.globals |= {"link": link, "share": share, "nothing": NOTHING}
 
 
 def page(template: str, values: Mapping[str, Any]) -> str:

@@ -126,10 +126,14 @@ class Questions:
             ) from error
         raise error
 
+    def all_logs(self) -> Logs:
+        """Every log, signals too, for one question that may take its time; to be closed. Within the memory of others."""
+        return self._bounded(Logs(self.folder, self.manifest))
+
     def _take(self) -> Logs:
-        if self._idle:
-            return self._idle.pop()
-        logs = Logs(self.folder, self.manifest, VIEWS)
+        return self._idle.pop() if self._idle else self._bounded(Logs(self.folder, self.manifest, VIEWS))
+
+    def _bounded(self, logs: Logs) -> Logs:
         settings = [
             f"memory_limit = '{self.memory}'",
             "temp_directory = ''",

@@ -16,6 +16,7 @@ from manifests.report.charts import Bar, Piece, bars
 from manifests.wording import share
 from stages.audit_browser.asked import LARGEST_SAMPLE, SAMPLE, BadQuestion, decimal, word
 from stages.audit_browser.browser import Browser
+from stages.audit_browser.pages import link
 
 HALF_WIDTH = 0.05
 
@@ -63,9 +64,7 @@ async def rule(browser: Browser, request: Request) -> Response:
         ],
         population=population,
         alone=sum(one.alone for (_, rule), one in costs.items() if rule == name),
-        most=most,
-        pictures={dimension: _shares(rows) for dimension, rows in most.items() if rows},
-        nothing=NOTHING,
+        pictures={dimension: _shares(name, dimension, rows) for dimension, rows in most.items() if rows},
         reviews=reviews,
         half=half,
         needed=needed,
@@ -97,7 +96,7 @@ def _most(logs: Logs, name: str) -> dict[str, list[dict[str, Any]]]:
     return most
 
 
-def _shares(rows: list[dict[str, Any]]) -> Any:
+def _shares(rule: str, dimension: str, rows: list[dict[str, Any]]) -> Any:
     """The share of what came in from each that the rule removed."""
     return bars(
         [
@@ -111,6 +110,7 @@ def _shares(rows: list[dict[str, Any]]) -> Any:
                     )
                 ],
                 f"{share(row['documents'], row['came_in'])} ({row['documents']:,} of {row['came_in']:,})",
+                href=link("/removals", rule=rule, **{dimension: NOTHING if row["name"] is None else row["name"]}),
             )
             for row in rows
         ],

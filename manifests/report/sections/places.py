@@ -26,7 +26,10 @@ def section(subject: Subject) -> list[Element]:
     ]
     kept_or_not = legend(("kept", "kept"), ("removed", "removed"))
     languages = [
-        _kept_bar(row["language"] or ABSENT, row["kept"], row["documents"]) for row in subject.languages[:LANGUAGES_SHOWN]
+        _kept_bar(
+            row["language"] or ABSENT, row["kept"], row["documents"], subject.page_of("language", row["language"] or ABSENT)
+        )
+        for row in subject.languages[:LANGUAGES_SHOWN]
     ]
     note = "A document has no language where it was removed before the stage that tells it, or where the recipe has none."
     body += [element("p", note, class_="soft"), kept_or_not, bars(languages)]
@@ -41,7 +44,12 @@ def section(subject: Subject) -> list[Element]:
         body += [
             element("h3", "By domain"),
             element("p", f"The {len(domains)} domains with most documents." if len(domains) > 1 else "", class_="soft"),
-            bars([_kept_bar(row["domain"], row["kept"], row["documents"]) for row in domains]),
+            bars(
+                [
+                    _kept_bar(row["domain"], row["kept"], row["documents"], subject.page_of("domain", row["domain"]))
+                    for row in domains
+                ]
+            ),
         ]
     return body
 
@@ -76,6 +84,6 @@ def _heat(subject: Subject, stages: list[StageTotal]) -> Element:
     return element("div", table, class_="scroll", tabindex=0, role="region", aria_label="Share removed by component and stage")
 
 
-def _kept_bar(label: str, kept: int, documents: int) -> Bar:
+def _kept_bar(label: str, kept: int, documents: int, href: str | None) -> Bar:
     pieces = [Piece(kept, "kept", f"{kept:,} kept"), Piece(documents - kept, "removed", f"{documents - kept:,} removed")]
-    return Bar(label, pieces, f"{share(kept, documents)} of {number(documents)} kept")
+    return Bar(label, pieces, f"{share(kept, documents)} of {number(documents)} kept", href=href)

@@ -32,6 +32,7 @@ def section(subject: Subject) -> list[Element]:
             ],
             f"{rule.removed:,} ({share(rule.removed, removed)})",
             f"of {rule.stage}" if names[rule.rule] > 1 else "",
+            subject.page_of("rule", rule.rule),
         )
         for rule in rules[:RULES_SHOWN]
     ]

@@ -49,6 +49,17 @@
     if ((event.key === "j" && step(1)) || (event.key === "k" && step(-1))) event.preventDefault();
   });
 
+  for (const shown of document.querySelectorAll("[data-copy]")) {
+    if (!navigator.clipboard) break; // pages that came over plain HTTP from another machine have none
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = "Copy";
+    button.addEventListener("click", async () => {
+      try { await navigator.clipboard.writeText(shown.textContent); button.textContent = "Copied"; } catch { button.textContent = "Not copied: mark it yourself"; }
+    });
+    shown.after(button);
+  }
+
   for (const field of document.querySelectorAll("input[data-low]")) {
     const slider = document.createElement("input");
     slider.type = "range";

@@ -14,7 +14,18 @@ from manifests.logs import Logs
 from manifests.manifest import Manifest, open_corpus
 from manifests.storage import Folder
 from tests.pipeline.crawl import article, build, small_recipe, write_small
-from tests.stages.audit_browser.pages import CHROMIUM, HOSTILE, LATE, TEXTS, Asked, browser_of, client_of, rewritten, set_column
+from tests.stages.audit_browser.pages import (
+    CHROMIUM,
+    HOSTILE,
+    LATE,
+    STRANGE,
+    TEXTS,
+    Asked,
+    browser_of,
+    client_of,
+    rewritten,
+    set_column,
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +59,13 @@ def hostile(copied: Path) -> Path:
     def names(table: pa.Table) -> pa.Table:
         for column in ("url", "domain", "language", "detail", "evidence", "benchmark", "item", "media_type", "date"):
             if column in table.schema.names:
-                table = set_column(table, column, [HOSTILE[n % len(HOSTILE)] for n in range(table.num_rows)])
+                table = set_column(table, column, [STRANGE[n % len(STRANGE)] for n in range(table.num_rows)])
+        tables = [one == "tables" for one in table["component"].to_pylist()]
+        renamed = {"component": [HOSTILE[1] if is_one else "" for is_one in tables], "file": [HOSTILE[0]] * table.num_rows}
+        for column, values in renamed.items():
+            old = table[column].to_pylist()
+            chosen = [new if is_one else one for new, one, is_one in zip(values, old, tables, strict=True)]
+            table = set_column(table, column, chosen)
         return table
 
     for kind in ("documents", "removals", "edits"):
@@ -57,7 +74,14 @@ def hostile(copied: Path) -> Path:
     manifest = Manifest.load(folder)
     content = manifest.content.model_copy(deep=True)
     content.name = HOSTILE[2]
+    content.components[HOSTILE[1]] = content.components["tables"].model_copy(deep=True)  # a shard tells its component's name
+    for number, component in enumerate(content.components.values()):
+        component.licence, component.source = STRANGE[number], STRANGE[-1 - number]
+        for stage in component.stages:
+            stage.rules = [rule.model_copy(update={"name": HOSTILE[0] + rule.name}) for rule in stage.rules]
     for count in content.counts:
+        count.component = HOSTILE[1] if count.component == "tables" else count.component
+        count.stage = HOSTILE[1] if count.stage == "repair" else count.stage
         if count.removed:
             count.removed = {HOSTILE[0] + rule: documents for rule, documents in count.removed.items()}
     rewritten(

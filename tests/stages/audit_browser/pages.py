@@ -54,6 +54,16 @@ TEXTS = {
 }
 
 
+STRANGE = [
+    *HOSTILE,
+    "nul\0<b>\0",
+    "\u2066turned\u200f<i>\u2028",
+    "<!--",
+    "&lt;script&gt;",
+    "{% raw %}",
+    "</script></textarea></title><b>",
+]
+"""HOSTILE, and what a command cannot be given."""
 Asked = Callable[..., Any]
 
 
