@@ -12,7 +12,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from manifests.manifest import ComponentRecord, Content, InputFile, LogFile, Manifest, Shard, StageCount, TokenizerRecord
+from manifests.manifest import (
+    RECIPE,
+    ComponentRecord,
+    Content,
+    InputFile,
+    LogFile,
+    Manifest,
+    Shard,
+    StageCount,
+    StageRecord,
+    TokenizerRecord,
+    digest,
+)
 from manifests.schemas import DOCUMENT_LOG, EDITS, REMOVALS, SHARD_INDEX, empty_rows
 from manifests.storage import Folder
 
@@ -21,6 +33,9 @@ BYTES = TOKENS - 1
 LICENCES = ("CC0-1.0", "CC-BY-4.0")
 VOCABULARY = 1 + 256
 """BOS, and every byte."""
+
+
+MINHASH = StageRecord(step="corpus.1.minhash", stage="minhash", version=1, options={"threshold": 0.8})
 
 
 def many_shards(folder: Path, components: int = 10) -> Manifest:
@@ -42,7 +57,7 @@ def many_shards(folder: Path, components: int = 10) -> Manifest:
             REMOVALS,
             1,
             **_identity(name, [kept]),
-            step=pa.array(["minhash"]),
+            step=pa.array([f"{MINHASH.step}.remove"]),
             stage=pa.array(["minhash"]),
             rule=pa.array(["minhash.near_duplicate"]),
             value=pa.array([0.9]),
@@ -58,28 +73,39 @@ def many_shards(folder: Path, components: int = 10) -> Manifest:
         _log(folder, name, "removals", removed, logs)
         _log(folder, name, "edits", EDITS.empty_table(), logs)
         removals = {"minhash.near_duplicate": 1}
-        counts.append(
-            StageCount(
-                component=name, step="minhash", stage="minhash", documents_in=kept + 1, documents_kept=kept, removed=removals
-            )
-        )
+        read = StageRecord(step=f"{name}.1.measure", stage="read", version=1, options={"format": "jsonl"})
+        came, left = {"documents_in": kept + 1, "documents_kept": kept + 1}, {"documents_in": kept + 1, "documents_kept": kept}
+        counts.append(StageCount(component=name, step=read.step, stage="read", **came))
+        counts.append(StageCount(component=name, step=f"{MINHASH.step}.remove", stage="minhash", removed=removals, **left))
         records[name] = ComponentRecord(
             source=f"source-{number // 2}",
             format="jsonl",
             licence=LICENCES[number % 2],
             inputs=[InputFile(path="a.jsonl", bytes=0, sha256="0" * 64)],
-            stages=[],
+            stages=[read],
             documents_in=kept + 1,
             documents_kept=kept,
             tokens={"train": kept * TOKENS},
         )
     tokenizer = target.write("tokenizer.json", json.dumps(_tokenizer()).encode())
+    recipe = {
+        "corpus": "many",
+        "components": {
+            name: {"source": one.source, "format": one.format, "licence": one.licence} for name, one in records.items()
+        },
+        "stages": [{"minhash": {"threshold": 0.8}}, {"tokenizer": {"file": "bytes.json"}}, "shards"],
+    }
+    target.write(RECIPE, json.dumps(recipe).encode())  # which is YAML
     content = Content(
         name="many",
-        recipe_sha256="0" * 64,
+        recipe_sha256=digest(recipe),
         seed=0,
         components=records,
-        stages=[],
+        stages=[
+            MINHASH,
+            StageRecord(step="corpus.2.tokenizer", stage="tokenizer", version=1, options={"file": "bytes.json"}),
+            StageRecord(step="corpus.3.shards", stage="shards", version=1, options={}),
+        ],
         counts=counts,
         tokenizer=TokenizerRecord(
             sha256=tokenizer.sha256, vocabulary=VOCABULARY, dtype="uint16", bos_id=0, special_tokens={"<|bos|>": 0}
@@ -94,7 +120,7 @@ def many_shards(folder: Path, components: int = 10) -> Manifest:
 
 def _write_shard(folder: Path, component: str, number: int, shards: list[Shard]) -> tuple[pa.Table, str]:
     stem = f"tokens/{component}/train/{number:05}"
-    tokens = 1 + np.arange(DOCUMENTS * TOKENS, dtype="<u2") * (number + 7) % (VOCABULARY - 1)
+    tokens = 1 + 32 + np.arange(DOCUMENTS * TOKENS, dtype="<u2") * (number + 7) % 95  # printable ASCII
     tokens[::TOKENS] = 0
     first = number * DOCUMENTS
     index = pa.table(
@@ -151,7 +177,20 @@ def _tokenizer() -> dict[str, Any]:
     plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = {byte: 256 + number for number, byte in enumerate(one for one in range(256) if one not in plain)}
     vocabulary = {chr(others.get(byte, byte)): 1 + byte for byte in range(256)}
-    return {"added_tokens": [{"id": 0, "content": "<|bos|>", "special": True}], "model": {"vocab": vocabulary}}
+    bos = {
+        "id": 0,
+        "content": "<|bos|>",
+        **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False),
+        "special": True,
+    }
+    cuts = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return {
+        "version": "1.0",
+        "added_tokens": [bos],
+        "pre_tokenizer": cuts,
+        "decoder": cuts,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []},
+    }
 
 
 def _identity(component: str, positions: list[int]) -> dict[str, pa.Array]:
