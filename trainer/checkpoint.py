@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -59,7 +60,7 @@ class CheckpointError(Exception):
 class State(BaseModel):
     """Everything of a run that is not a tensor. `position` is the loader's whole state; `spent_seconds` the budget's clock;
     `lineage` names the checkpoints that this one descends from, oldest first; `continued` is what `trainer.continued` holds a run
-    to that began with other weights."""
+    to that began with other weights; `ema_updates` are those that the running average of the weights has taken in."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -76,6 +77,7 @@ class State(BaseModel):
     code_sha256: str
     lineage: list[str]
     continued: dict[str, Any] | None = None
+    ema_updates: int = Field(default=0, ge=0, lt=2**53)
 
 
 class Part(BaseModel):
@@ -97,13 +99,15 @@ class Entry(BaseModel):
 
 
 class Index(BaseModel):
-    """Where each tensor lies: `model` by parameter, `optimiser` by parameter and name of the state, `exp_avg` and so on."""
+    """Where each tensor lies: `model` by parameter, `optimiser` by parameter and name of the state, `exp_avg` and so on, and
+    `ema`, of a run that has one, by parameter."""
 
     model_config = ConfigDict(extra="forbid")
 
     format: Literal[2]
     model: dict[str, Entry]
     optimiser: dict[str, Entry]
+    ema: dict[str, Entry] = Field(default_factory=dict)
 
 
 class Saver:
@@ -120,9 +124,15 @@ class Saver:
         self._coming: Future[dict[str, Any]] | None = None
         self._folder = run
 
-    def begin(self, state: State, model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> None:
+    def begin(
+        self,
+        state: State,
+        model: torch.nn.Module,
+        optimiser: torch.optim.Optimizer,
+        ema: dict[str, Tensor] | None = None,
+    ) -> None:
         """Copies everything to the host and starts writing. What trains on may change the tensors once this returns. The save
-        before it is finished first."""
+        before it is finished first. `ema`: the running average by parameter."""
         self.finish()
         self._folder = self.run / CHECKPOINTS / f"step-{state.step:08d}"
         temporary = self._folder.with_name(TEMPORARY_PREFIX + self._folder.name)
@@ -134,7 +144,8 @@ class Saver:
             except OSError as error:
                 trouble = str(error)
         self.ranks.barrier()
-        index, files = self._share_out({"model": _weights(model), "optimiser": _states(model, optimiser)})
+        kinds = {"model": _weights(model), "optimiser": _states(model, optimiser), **({"ema": ema} if ema else {})}
+        index, files = self._share_out(kinds)
         if self.ranks.first:
             _claim(index["optimiser"], files, "optimiser", self._name("optimiser", 0), RANDOM, torch.get_rng_state())
         held = {
@@ -344,10 +355,57 @@ def load_weights(folder: Path, model: torch.nn.Module, layout: Layout = ALONE) -
             held.fill(name, held.index.model[name], tensor, layout)
 
 
+def load_ema(folder: Path, shadow: dict[str, Tensor], layout: Layout = ALONE) -> None:
+    """Fills the running average of the weights, by parameter, or this rank's shards of it."""
+    with _opened(folder) as held:
+        _same_names(folder, set(shadow), set(held.index.ema))
+        for name, tensor in shadow.items():
+            held.fill(name, held.index.ema[name], tensor, layout)
+
+
+def weights_in(folder: Path, ema: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """The weights, or their running average, whole, one tensor at a time, by name."""
+    weights_held(folder)
+    with _opened(folder) as held:
+        index = held.index.ema if ema else held.index.model
+        if not index:
+            raise CheckpointError(f"{folder}: it holds no {'running average: its run had no --ema' if ema else 'weights'}")
+        for name, entry in sorted(index.items()):
+            if name not in held.index.model or entry.shape != held.index.model[name].shape:
+                raise CheckpointError(f"{folder / INDEX}: {name} is no average of a weight")
+            tensor = torch.empty(entry.shape, dtype=held.dtype(name, entry))
+            held.fill(name, entry, tensor, ALONE)
+            yield name, tensor
+
+
+def write_weights(folder: Path, state: State, tensors: dict[str, Tensor], texts: dict[str, str]) -> None:
+    """Writes a checkpoint without an optimiser to a new folder, whole or not at all, with `texts` as files beside the weights. It
+    can be scored and begun with, but not resumed."""
+    parts = {name: [{"file": WEIGHTS, "first": 0, "rows": len(tensor)}] for name, tensor in tensors.items()}
+    model = {name: {"shape": list(t.shape), "dtype": _dtype_name(t.dtype), "parts": parts[name]} for name, t in tensors.items()}
+    index = {"format": FORMAT, "model": model, "optimiser": {}}
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=folder.parent))
+    try:
+        os.chmod(temporary, 0o755)
+        own = {STATE: state.model_dump_json(indent=1) + "\n", INDEX: _text(index)}
+        files = _write(temporary, {WEIGHTS: tensors}, {**texts, **own})
+        record = {"format": FORMAT, "step": state.step, "files": files}
+        Folder(str(temporary.absolute())).write(RECORD, _text(record).encode())
+        if folder.exists():
+            folder.rmdir()  # an empty one
+        os.rename(temporary, folder)
+        sync_directory(str(folder.absolute().parent))
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def load_optimiser(folder: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, layout: Layout = ALONE) -> None:
     """Fills the optimiser's state, or this rank's shards of it, and torch's random state. Rates and decay are the run's own."""
     with _opened(folder) as held:
         index = held.index.optimiser
+        if not index and (folder / INDEX).exists():
+            raise CheckpointError(f"{folder}: it holds weights alone; it can be scored or begun with (--from), but not resumed")
         if RANDOM not in index:
             raise CheckpointError(
                 f"{folder}: saved by an earlier version, whose optimiser is a pickle that is not read any more; it can be scored "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from trainer import evaluation_commands, planning_commands, run_commands
+from trainer import averaging_commands, evaluation_commands, planning_commands, run_commands
 from trainer.exits import BAD_USAGE, FAILED, SIGNALLED, end, explain, need_torch
 from trainer.presets import CPU_PRESET, DEFAULT_PRESET, PRESETS
 
@@ -23,7 +23,7 @@ app = typer.Typer(help="Train on a corpus, and score what was trained.", no_args
 app.add_typer(run_commands.exports, name="export")
 for _command in (
     planning_commands.plan_training, planning_commands.forecast, evaluation_commands.choices, run_commands.replay,
-    run_commands.generate, run_commands.noise,
+    run_commands.generate, run_commands.noise, averaging_commands.average,
 ):  # fmt: skip
     app.command()(_command)
 
@@ -191,6 +191,10 @@ def train(
     weight_decay: Annotated[float | None, _option(OPTIMISATION, "On matrices only; Muon's falls to 0.")] = None,
     clip: Annotated[float | None, _option(OPTIMISATION, "Largest gradient norm; 0: any.")] = None,
     z_loss: Annotated[float, _option(OPTIMISATION, "Coefficient of log Z squared.")] = 0.0,
+    ema: Annotated[
+        float | None,
+        _option(OPTIMISATION, "Keep a running average of the weights with this decay, such as .999, and score it too."),
+    ] = None,
     seed: Seed = 0,
     device: OnDevice = Device.auto,
     dtype: InPrecision = Precision.auto,
@@ -264,6 +268,8 @@ def train(
         ranks = Ranks.join(config.device)
         outcome = run(config, ranks, RunProgress(ranks.first, config.log_every), resume, from_step)
         if ranks.first and not outcome.stopped_by:
+            if outcome.averaged is not None:
+                print(f"ema_bpb={outcome.averaged.val_bpb:.4f}", flush=True)
             print(outcome.line(), flush=True)
         ranks.barrier()  # torchrun ends all ranks as soon as one fails, so the result is out before that
     except Exception as error:

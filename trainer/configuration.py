@@ -91,6 +91,7 @@ class TrainConfig(BaseModel):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     compile: bool | None = None
     tune: bool = False
+    ema: float | None = Field(default=None, gt=0, lt=1)
     noise_scale: bool = False
     watch_logits: int = Field(default=0, ge=0)
     clock: Literal["warm", "cold"] = "warm"

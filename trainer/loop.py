@@ -29,6 +29,7 @@ from torch import Tensor
 from manifests.manifest import digest
 from manifests.storage import Folder, is_remote
 from trainer import checkpoint, rewind
+from trainer.averaging import Ema
 from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.continued import Continued
 from trainer.corpus import Component, Corpus
@@ -78,6 +79,8 @@ class Outcome:
     """Which checkpoints could not be written, and why."""
     gate: Decision | None = None
     """Of a run with a gate, on the first rank."""
+    averaged: Score | None = None
+    """Of the running average of the weights."""
 
     def line(self) -> str:
         bpb = "none" if self.score is None else f"{self.score.val_bpb:.4f}"
@@ -150,6 +153,7 @@ class Run:
             config.said("optimiser"), self.model, config.peak_rate, config.said("weight_decay"), self.layout,
             compiled=self.device.type == "cuda" and self.compiled,
         )  # fmt: skip
+        self.ema = None if config.ema is None else Ema(self.model, config.ema)
         self.schedule = _schedule(config)
         self.step, self.position, self.tokens, self.spent_seconds = 0, 0, 0, 0.0
         self.clipped_before = 0
@@ -202,14 +206,17 @@ class Run:
                 self.progress.stop()
                 if self.trackers:
                     self.trackers.close()
-        scored = decision = None
+        scored = decision = averaged = None
         if self.config.evaluate and self.stopped_by is None:
             scored = self._score()
+            if self.ema and self.ema.updates:
+                with self.ema.in_place():
+                    averaged = self._score("of the running average").score
         if self.continued and self.stopped_by is None:
             decision = self.continued.decide(self._logits, scored)
         outcome = Outcome(
             self.step, self.tokens, self._memory_gb(), self.spent_seconds, preparation, scored.score if scored else None,
-            self.stopped_by, self.exhausted, "; ".join(self.saver.failures) or None, decision,
+            self.stopped_by, self.exhausted, "; ".join(self.saver.failures) or None, decision, averaged,
         )  # fmt: skip
         if self.ranks.first and self.stopped_by is None:
             self._write_result(outcome)
@@ -272,6 +279,8 @@ class Run:
         self._refuse_another_run(found, state)
         checkpoint.load_weights(found, self.model, self.layout)
         checkpoint.load_optimiser(found, self.model, self.optimiser, self.layout)
+        if self.ema:
+            self.ema.restore(found, state, self.layout)
         self.step, self.position, self.tokens = state.step, state.position, state.tokens
         self.spent_seconds, self.clipped_before = state.spent_seconds, state.clipped_steps
         self.lineage = [*state.lineage, f"{found.name} {checkpoint.identity(found)}"]
@@ -330,6 +339,9 @@ class Run:
             f"{'compiled' if self.compiled else 'not compiled'}, attention {config.attention}, recompute {config.recompute}"
         )
         say(f"layout: {self.layout.describe(a.parameters())}")
+        if self.ema:
+            more = 4 * a.parameters() / self.layout.shards / 1e9
+            say(f"running average of the weights: decay {self.ema.decay:g}, {more:.2f} GB more on each rank")
         if self.layout.sharded:
             once = config.accumulate == "whole" and self.micro_count > 1
             often = "once a step" if once else "block by block in every micro-batch"
@@ -437,6 +449,8 @@ class Run:
                 micro_batches = prefetched.to_device(built)
                 watched = self._watched(micro_batches[0])
                 values = self._update(micro_batches, int(counts.sum()), rate)
+                if self.ema:
+                    self.ema.add()
                 self.step, self.position, self.tokens = self.step + 1, end, self.tokens + int(counts.sum())
                 readings.put(
                     {
@@ -536,8 +550,9 @@ class Run:
             code_sha256=code_sha256(),
             lineage=self.lineage,
             continued=self.continued.sealed() if self.continued else None,
+            ema_updates=self.ema.updates if self.ema else 0,
         )
-        self.saver.begin(state, self.model, self.optimiser)
+        self.saver.begin(state, self.model, self.optimiser, self.ema.shadow if self.ema else None)
         gc.collect()
         self.saved_step = self.step
         self._origin += time.perf_counter() - paused
@@ -614,8 +629,8 @@ class Run:
     def _logits(self) -> Logits:
         return model_logits(self.spread.whole().eval(), self.dtype)
 
-    def _score(self) -> Scored:
-        self.progress.note("scoring the validation split")
+    def _score(self, what: str = "") -> Scored:
+        self.progress.note("scoring the validation split" + (f" {what}" if what else ""))
         return evaluate_documents(self._logits(), self.corpus, "validation", self.config.row_tokens, self.ranks, self.dtype)
 
     def _write_result(self, outcome: Outcome) -> None:
@@ -633,6 +648,7 @@ class Run:
             "score": None if score is None else score.as_json(),
             "picture": None if picture is None else picture.name,
             **({} if outcome.gate is None else {"gate": outcome.gate.as_json()}),
+            **self._averaged_result(outcome.averaged),
         }
         Folder(str(self.folder.absolute())).write("result.json", _json(result))
         self.progress.note(
@@ -642,6 +658,14 @@ class Run:
         )
         if score is not None:
             self.progress.note(score.describe())
+        if outcome.averaged is not None:
+            self.progress.note(f"running average: {outcome.averaged.describe()}")
+
+    def _averaged_result(self, score: Score | None) -> dict[str, Any]:
+        if self.ema is None:
+            return {}
+        scored = None if score is None else score.as_json()
+        return {"ema": {"decay": self.ema.decay, "updates": self.ema.updates, "score": scored}}
 
     def _told_to_stop(self, number: int) -> None:
         self.stopped_by = number
