@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound, Undefined
 from markupsafe import Markup
@@ -64,6 +64,7 @@ _environment.filters |= {
     "number": number,
     "percent": lambda value: ABSENT if value is None else f"{100 * value:.1f} %",
     "passes": lambda value: "none" if not value else "< 0.01" if value < 0.005 else f"{value:,.2f}",
+    "encoded": lambda value: quote(value, safe=""),
     "zip": lambda ones, others: list(zip(ones, others, strict=True)),
     "markup": lambda element: Markup(markup(element)),
 }

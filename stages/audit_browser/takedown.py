@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -49,6 +50,7 @@ class Asked:
 async def takedown(browser: Browser, request: Request) -> Response:
     """By a link, or by the form, whose lists may be long."""
     asked = asked_of(await _pairs(browser, request))
+    names = asked.selection.documents
     what, trained, selects = await _looked(browser, request, asked) if asked.anything else (None, [], 0)
     copies = [one for one in what.survivors if one["how"] != SIMILAR] if what else []
     return browser.page(
@@ -57,6 +59,8 @@ async def takedown(browser: Browser, request: Request) -> Response:
         form_token=browser.access.form_token("takedown"),
         asked=asked,
         licences=[one.name for one in by_licence(browser.manifest.content)],
+        typed=[one for one in names if visible(one) == one],
+        untypable=[one for one in names if visible(one) != one],
         what=what,
         trained=trained,
         selects=selects,
@@ -82,10 +86,12 @@ async def exported_takedown(browser: Browser, request: Request) -> Response:
 
 
 def asked_of(pairs: Sequence[tuple[str, str]]) -> Asked:
-    """Read from names and values as a form or an address has them; BadQuestion for what means nothing."""
+    """Read from names and values as a form or an address has them; BadQuestion for what means nothing. A name with control
+    characters, which a page shows as escapes, comes back encoded."""
 
     def lines(name: str) -> tuple[str, ...]:
         words = [word.strip() for key, value in pairs if key == name for word in value.split("\n")]
+        words += [unquote(value) for key, value in pairs if key == f"{name}.encoded"]
         for word in words:
             if len(word) > LONGEST_WORD:
                 raise BadQuestion(f"one line has {len(word):,} characters; {LONGEST_WORD:,} are the most")
@@ -136,7 +142,8 @@ def default_output(browser: Browser) -> str:
 async def _pairs(browser: Browser, request: Request) -> list[tuple[str, str]]:
     if request.method == "POST":
         return await browser.form_pairs(request, "takedown", LARGEST_LIST, MOST_FIELDS)
-    return request.query_params.multi_items()
+    # Where a command writes, and what it records, is not for a link to say.
+    return [(name, value) for name, value in request.query_params.multi_items() if name not in ("output", "reason")]
 
 
 async def _looked(browser: Browser, request: Request, asked: Asked) -> tuple[Affected | None, list[Trained], int]:

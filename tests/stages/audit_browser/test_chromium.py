@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from manifests.manifest import open_corpus
 pytest.importorskip("starlette", reason="the browser's libraries are not installed: pip install 'corpusmill[audit]'")
 
 
+from stages.audit_browser import report_page
 from stages.audit_browser.access import Access
 from stages.audit_browser.commands import leading_to
 from stages.audit_browser.pages import link
@@ -140,6 +142,57 @@ def test_in_chromium_the_printed_address_leads_in_from_a_file_and_from_another_s
         assert cookie["httpOnly"] and cookie["sameSite"] == "Strict"
         assert tab.goto(serving.home + "/removals").status == 200
         assert tab_of().goto(address).status == 403
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_in_chromium_a_takedown_is_looked_at_by_keys_and_its_command_copied(
+    hostile: Path, tmp_path: Path, tab_of: Asked, width: int
+) -> None:
+    with Logs(*open_corpus(str(hostile)), ["removals"]) as logs:
+        copy = logs.sql("select id from removals where kept_id is not null order by id")[0]["id"]
+    with Serving(browser_of(hostile, tmp_path / "r", access=Access(trusts_own=True))) as serving:
+        tab = tab_of(viewport={"width": width, "height": 800}, permissions=["clipboard-read", "clipboard-write"])
+        tab.goto(serving.home + "/takedown")
+        tab.locator("#ids").focus()
+        tab.keyboard.type(f"{copy}\njkm/u <script>document.title='taken'</script>")  # keys of the pages are letters here
+        tab.locator("#reason").focus()
+        tab.keyboard.type("it's theirs")
+        tab.keyboard.press("Tab")
+        tab.keyboard.press("Tab")
+        with tab.expect_navigation():
+            tab.keyboard.press("Enter")
+        assert "taken" not in tab.title().partition("·")[0]
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        assert "Copies that stay" in tab.text_content("main") and "jkm/u <script>" in tab.text_content(".wrong")
+        button = tab.locator("text=Copy").first
+        button.focus()
+        tab.keyboard.press("Enter")
+        tab.wait_for_selector("text=Copied")
+        copied = tab.evaluate("navigator.clipboard.readText()")
+        assert copied == tab.text_content("pre.command") and "--reason='it'\"'\"'s theirs'" in copied
+        tab.keyboard.press("j")
+        assert tab.evaluate("document.activeElement.closest('tr') !== null")
+
+
+def test_in_chromium_a_report_that_is_made_meanwhile_appears_by_itself(
+    finished: Path, tmp_path: Path, tab_of: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_page, "AT_ONCE_SECONDS", 0.0)
+    browser = browser_of(finished, tmp_path / "r", access=Access(trusts_own=True))
+    go = threading.Event()
+
+    def logs() -> Logs:
+        go.wait()
+        return type(browser.questions).all_logs(browser.questions)
+
+    monkeypatch.setattr(browser.questions, "all_logs", logs)
+    with Serving(browser) as serving:
+        tab = tab_of(java_script_enabled=False)
+        tab.goto(serving.home + "/report")
+        assert "is being made" in tab.text_content("main")
+        go.set()
+        tab.wait_for_selector("#funnel .funnel")
+        assert tab.locator("text=Back to the browser").count() == 1
 
 
 def test_in_chromium_everything_works_without_scripts(finished: Path, tmp_path: Path, tab_of: Asked) -> None:

@@ -84,7 +84,11 @@ def test_the_page_tells_what_the_command_would_touch(
     found = {"copies": 0, "orphans": 0, "removed": 0}
     for selection in selections(pairs):
         what = looked_at(finished, selection, near_duplicates)
-        fields = {"domain": "\n".join(selection.domains), "id": "\r\n".join(selection.documents), "licence": selection.licences}
+        fields = {
+            "domain": "\n".join(selection.domains),
+            "id": "\r\n".join(selection.documents),
+            "licence": "\n".join(selection.licences),
+        }
         answer = posted(served, near_duplicates=near_duplicates, **fields)
         assert answer.status_code == 200
         read = Read(answer.text)
@@ -118,6 +122,21 @@ def test_a_link_asks_as_the_form_does(served: TestClient, pairs: Rows) -> None:
         == Read(posted(served, id=pairs[0]["id"], domain="site0.example").text).text.partition("What is to go")[0]
     )
     assert link("/takedown", id=pairs[0]["id"]) in page(served, link("/document", id=pairs[0]["id"])).links()
+
+
+def test_a_name_with_characters_that_are_not_seen_comes_back_as_it_was(served: TestClient) -> None:
+    name = "books/\u202eslj.\x85%2f+a\x1b.jsonl#1"
+    read = Read(posted(served, id=f"books/x.jsonl#2\n{name}").text)
+    boxes = {one["name"]: one["value"] for tag, one in read.tags if tag == "input" and "checked" in one}
+    shown = {"id": "books/x.jsonl#2", **boxes}
+    again = posted(served, **shown).text
+    assert command_of(again) == command_of(posted(served, id=f"books/x.jsonl#2\n{name}").text)
+    assert shell_word(name) in command_of(again)
+
+
+def test_a_link_does_not_say_where_a_command_writes_or_why(served: TestClient) -> None:
+    shown = command_of(served.get(link("/takedown", domain="site0.example", output="/elsewhere", reason="theirs")).text)
+    assert "elsewhere" not in shown and "theirs" not in shown and "--reason=''" in shown
 
 
 def test_the_command_does_what_the_page_showed_and_looking_did_nothing(
