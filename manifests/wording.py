@@ -34,9 +34,9 @@ def share(part: float, whole: float) -> str:
     return f"{percent:.0f} %" if percent in (0, 100) else f"{percent:.1f} %"
 
 
-def counted(number: int, one: str) -> str:
-    """1 licence, 1,234 licences."""
-    return f"{number:,} {one}" if number == 1 else f"{number:,} {one}s"
+def counted(number: int, one: str, several: str | None = None) -> str:
+    """1 licence, 1,234 licences; 1 copy, 2 copies."""
+    return f"{number:,} {one}" if number == 1 else f"{number:,} {several or one + 's'}"
 
 
 def byte_size(size: float) -> str:

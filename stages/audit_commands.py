@@ -10,10 +10,11 @@ import typer
 from manifests.audit.answers import CsvOption, JsonOption, give, give_each
 from manifests.audit.commands import audit
 from manifests.audit.rule_names import UnknownRule, rule_or_stage_called
-from manifests.corpus_argument import CorpusArgument, logs_of, opened
+from manifests.corpus_argument import CorpusArgument, logs_of, no_document
 from manifests.lookup import documents_called
 from manifests.terminal import fail, terminal, visible
-from stages.audit_texts import MARKED, compared, each_marked, sampled, twins_of
+from manifests.wording import some
+from stages.audit_texts import MARKED, alike, compared, each_marked, sampled, twins_of
 
 if TYPE_CHECKING:
     from manifests.logs import Logs
@@ -28,6 +29,8 @@ AsItWasOption = Annotated[
 CharactersOption = Annotated[
     int, typer.Option(min=0, help="of a text that are shown in a terminal, from its first mark on; 0: all")
 ]
+VIEWS = ("removals", "documents", "edits")
+"""That a question for a text needs."""
 LEAD = 120
 """Characters that are shown before the first mark."""
 OPEN, CLOSE = "⟦", "⟧"
@@ -54,12 +57,11 @@ def sample(
     A text is read back from the work files, or from the source with the steps that changed it done again; where that is
     impossible it is said why.
     """
-    folder, manifest = opened(corpus)
-    try:
-        called = rule_or_stage_called(manifest.content, rule)
-    except UnknownRule as error:
-        fail(str(error))
-    with logs_of(corpus, folder, manifest, "removals", "documents", "edits") as logs:
+    with logs_of(corpus, *VIEWS) as logs:
+        try:
+            called = rule_or_stage_called(logs.manifest.content, rule)
+        except UnknownRule as error:
+            fail(str(error))
         rows = sampled(logs, called, n, seed)
         if not rows:
             fail(f"{called} removed no document; `corpusmill audit rules` lists what did")
@@ -78,8 +80,7 @@ def text(
     as_csv: CsvOption = False,
 ) -> None:
     """Show the text of documents: as it is in the corpus, or as the stage saw it that removed it."""
-    folder, manifest = opened(corpus)
-    with logs_of(corpus, folder, manifest, "removals", "documents", "edits") as logs:
+    with logs_of(corpus, *VIEWS) as logs:
         rows = [_row(logs, one) for asked in document for one in _ids_called(logs, asked) or [asked]]
         found = each_marked(logs, rows, sources_named(source), personal_data)
         shown = _give_texts(found, as_json, as_csv, characters)
@@ -93,21 +94,28 @@ def twins(
     document: Annotated[
         str, typer.Argument(help="id or URL of a document that was removed as a copy, or of one that others were copies of")
     ],
+    other: Annotated[
+        str | None,
+        typer.Option("--with", help="id or URL of any other document: how alike are the two, and what became of both?"),
+    ] = None,
     source: SourceOption = None,
     personal_data: AsItWasOption = False,
     characters: CharactersOption = 0,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
 ) -> None:
-    """Show a removed copy beside the document that was kept instead, with what differs marked in both."""
-    folder, manifest = opened(corpus)
-    with logs_of(corpus, folder, manifest, "removals", "documents", "edits") as logs:
+    """Show a removed copy beside the document that was kept instead, with what differs marked in both; or any two documents."""
+    with logs_of(corpus, *VIEWS) as logs:
+        if other is not None:
+            pair = [_one_called(logs, corpus, one) for one in (document, other)]
+            _give_alike(alike(logs, pair[0], pair[1], sources_named(source), personal_data), as_json, as_csv, characters)
+            return
         ids = _ids_called(logs, document)
         if not ids:
-            fail(f"no document of {corpus} has the id or URL {document!r}")
+            no_document(corpus, logs.manifest, document)
         pairs = list({pair["id"]: pair for one in ids for pair in twins_of(logs, one)}.values())
         if not pairs:
-            fail(f"{document} has no twin on record")
+            fail(f"{document} has no twin on record; `--with` another document says how alike they are")
         rows = compared(logs, pairs, sources_named(source), personal_data)
     if give(rows, as_json, as_csv):
         return
@@ -119,6 +127,34 @@ def twins(
         for name in ("removed", "kept"):
             typer.echo(f"\n{name}:")
             _show({"id": row["id" if name == "removed" else "kept_id"], **row[name]}, characters)
+
+
+def _give_alike(row: dict[str, Any], as_json: bool, as_csv: bool, characters: int) -> None:
+    if give([row], as_json, as_csv):
+        return
+    for name, of in (("one", "id"), ("other", "other_id")):
+        removed = row["removed_by" if name == "one" else "other_removed_by"]
+        typer.echo(visible(f"{row[of]} {'is in the corpus' if removed is None else f'was removed by {removed}'}"))
+    if row["jaccard"] is not None:
+        bound = "no stage of this corpus removes near-duplicates"
+        if row["threshold"] is not None:
+            bound = f"minhash removes one of two in its scope from {row['threshold']:g} on"
+        typer.echo(f"Jaccard {row['jaccard']:.4f}; {bound}")
+    for name, of in (("one", "id"), ("other", "other_id")):
+        typer.echo()
+        _show({"id": row[of], **row[name]}, characters)
+
+
+def _one_called(logs: Logs, corpus: str, asked: str) -> dict[str, Any]:
+    """The document with this id, or the one capture of this URL; the program ends where there is none, or are several."""
+    called = documents_called(logs, asked)
+    for line in called.in_words():
+        typer.echo(visible(line), err=True)
+    if not called.found:
+        no_document(corpus, logs.manifest, asked)
+    if len(called.documents) > 1:
+        fail(f"{asked} is {len(called.documents):,} documents; name one: {some([one['id'] for one in called.documents], 3)}")
+    return called.documents[0]
 
 
 def _give_texts(found: Iterator[dict[str, Any]], as_json: bool, as_csv: bool, characters: int) -> int:

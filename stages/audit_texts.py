@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from manifests.copies import copies_of, stand_ins
@@ -42,6 +43,41 @@ def twins_of(logs: Logs, document: str, most: int | None = None) -> list[dict[st
     )
     logs.connection.unregister("asked_pairs")
     return rows
+
+
+def alike(
+    logs: Logs, document: dict[str, Any], other: dict[str, Any], sources: dict[str, str], personal_data: bool = False
+) -> dict[str, Any]:
+    """Any two rows of the document log side by side: id, other_id, what removed them (None: in the corpus), the Jaccard
+    similarity of their texts, the threshold of the corpus's near-duplicate removal, and the sides `one` and `other` as in
+    `compared`. jaccard: by the shingles of that stage, or its defaults where the corpus has none; None where a text cannot be had."""
+    from stages.minhash import NAME, MinHashOptions, jaccard
+    from stages.offending import differences
+    from stages.personal_data import scrub
+    from stages.removed_texts import Texts
+    from stages.shingles import shingle_sets
+
+    record = next((one for one in logs.manifest.content.stages if one.stage == NAME), None)
+    options = MinHashOptions() if record is None else MinHashOptions.model_validate(record.options)
+    rows = [document, other]
+    with Texts(logs, sources) as texts:
+        sides = [texts.of([row["id"]])[0] for row in rows]
+    told = [one.text for one in sides]
+    similarity = None
+    marks: Sequence[list[Place]] = ([], [])
+    if told[0] is not None and told[1] is not None:
+        languages = pa.array([row["language"] for row in rows], pa.string())
+        sets = shingle_sets(pa.array(told, pa.large_string()), languages, options)
+        similarity = float(jaccard(sets, np.array([0]), np.array([1]))[0])
+    shown = [text if text is None or personal_data else scrub(text) for text in told]
+    if shown[0] is not None and shown[1] is not None:
+        marks = differences(shown[0], shown[1])
+    row: dict[str, Any] = {"id": document["id"], "removed_by": document["removed_by"]}
+    row |= {"other_id": other["id"], "other_removed_by": other["removed_by"], "jaccard": similarity}
+    row["threshold"] = None if record is None else options.threshold
+    for name, side, text, places in zip(("one", "other"), sides, shown, marks, strict=True):
+        row[name] = {**_told(side), "text": text, "marks": [place.__dict__ for place in places]}
+    return row
 
 
 def compared(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,19 +56,32 @@ class RuleCost:
         return {**plain, "by": {dimension: [one.as_json() for one in shares] for dimension, shares in self.by.items()}}
 
 
-def rule_costs(logs: Logs, dimensions: Sequence[str] = DIMENSIONS, largest: int = LARGEST) -> list[RuleCost]:
+def rule_costs(
+    logs: Logs, dimensions: Sequence[str] = DIMENSIONS, largest: int = LARGEST, only: Mapping[str, str | None] | None = None
+) -> list[RuleCost]:
     """Every rule that removed anything, in order of documents removed; needs the views `removals` and `documents`.
 
-    `largest`: how many components, languages and domains are told of each rule.
+    `largest`: how many components, languages and domains are told of each rule. `only`: of documents of this component, language
+    and domain (None: without one).
     """
-    documents = sum(one.documents_in for one in logs.manifest.content.components.values())
-    removed = removed_by_rule(logs.manifest.content)  # what the manifest does not say is who failed several rules
+    where, values = _where(only or {})
+    if only:
+        removed = {
+            (stage, rule): number
+            for stage, rule, number in logs.connection.execute(
+                f"select stage, rule, count(*) as n from removals where {where} group by all order by n desc, stage, rule", values
+            ).fetchall()
+        }
+        ((documents,),) = logs.connection.execute(f"select count(*) from documents where {where}", values).fetchall()
+    else:
+        removed = removed_by_rule(logs.manifest.content)  # what the manifest does not say is who failed several rules
+        documents = sum(one.documents_in for one in logs.manifest.content.components.values())
     alone, failed = Counter(removed), Counter(removed)
-    several = "select stage, rule, failed_rules, count(*) from removals where len(failed_rules) > 1 group by all"
-    for stage, rule, failing, number in logs.connection.execute(several).fetchall():
+    several = f"select stage, rule, failed_rules, count(*) from removals where len(failed_rules) > 1 and {where} group by all"
+    for stage, rule, failing, number in logs.connection.execute(several, values).fetchall():
         alone[stage, rule] -= number
         failed.update({(stage, one): number for one in failing if one != rule})
-    by = {dimension: _shares(logs, dimension, largest) for dimension in dimensions}
+    by = {dimension: _shares(logs, dimension, largest, only or {}) for dimension in dimensions}
     return [
         RuleCost(
             *rule,
@@ -82,23 +95,31 @@ def rule_costs(logs: Logs, dimensions: Sequence[str] = DIMENSIONS, largest: int 
     ]
 
 
-def _shares(logs: Logs, dimension: str, largest: int) -> dict[_Rule, list[Share]]:
+def _where(only: Mapping[str, str | None]) -> tuple[str, list[str | None]]:
+    """A condition, and its values."""
+    if unknown := set(only) - set(DIMENSIONS):
+        raise ValueError(f"{sorted(unknown)[0]!r} is none of {', '.join(DIMENSIONS)}")
+    return " and ".join(["true", *(f"{name} is not distinct from ?" for name in only)]), list(only.values())
+
+
+def _shares(logs: Logs, dimension: str, largest: int, only: Mapping[str, str | None]) -> dict[_Rule, list[Share]]:
     if dimension not in DIMENSIONS:
         raise ValueError(f"{dimension!r} is none of {', '.join(DIMENSIONS)}")
-    if dimension == "component":  # which the manifest counts
+    if dimension == "component" and not only:  # which the manifest counts
         return _component_shares(logs.manifest.content, largest)
+    where, values = _where(only)
     found = logs.sql(
-        f"with gone as (select stage, rule, {dimension} as name, count(*) as removed from removals group by all) "
+        f"with gone as (select stage, rule, {dimension} as name, count(*) as removed from removals where {where} group by all) "
         "select * from gone qualify row_number() over (partition by stage, rule order by removed desc, name nulls last) <= ?",
-        [largest],
+        [*values, largest],
     )
     wanted = list({row["name"] for row in found if row["name"] is not None})
     totals = {
         row["name"]: row["documents"]
         for row in logs.sql(
             f"select {dimension} as name, count(*) as documents from documents "
-            f"where {dimension} is null or {dimension} in (select unnest($1::varchar[])) group by name",
-            [wanted],
+            f"where ({dimension} is null or {dimension} in (select unnest(?::varchar[]))) and {where} group by name",
+            [wanted, *values],
         )
     }
     shares: dict[_Rule, list[Share]] = {}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from manifests.audit.answers import CsvOption, JsonOption, give, show
-from manifests.corpus_argument import CorpusArgument, logs_of, opened
+from manifests.corpus_argument import CorpusArgument, logs_of, no_document
 from manifests.terminal import fail, visible
+from manifests.wording import counted
 
 if TYPE_CHECKING:
     from manifests.audit.training import Consumed
     from manifests.logs import Logs
-    from manifests.manifest import Manifest
 
 
 def why(
@@ -30,13 +30,13 @@ def why(
     from manifests.life import lives
     from manifests.lookup import documents_called
 
-    folder, manifest = opened(corpus)
-    with logs_of(corpus, folder, manifest, "documents", "removals", "edits") as logs:
+    with logs_of(corpus, "documents", "removals", "edits") as logs:
+        manifest = logs.manifest
         called = documents_called(logs, document)
         found = lives(logs, called)
         runs = _runs(logs, run, [life.document for life in found]) if run else [[] for _ in found]
     if not found:
-        _not_found(corpus, manifest, document)
+        no_document(corpus, manifest, document)
     for line in called.in_words():
         typer.echo(visible(line), err=as_json or as_csv)
     rows: list[dict[str, Any]] = [
@@ -73,29 +73,34 @@ def _runs(logs: Logs, runs: list[str], documents: list[dict[str, Any]]) -> list[
 
 def domain(
     corpus: CorpusArgument,
-    name: Annotated[str, typer.Argument(help="a registered domain such as example.org, or a host or URL of it")],
+    name: Annotated[
+        str, typer.Argument(help="a registered domain such as example.org, or a host such as blog.example.org (or a URL of it)")
+    ],
     examples: Annotated[int, typer.Option(min=0, help="documents that are listed, removed ones first")] = 10,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
 ) -> None:
-    """Show what became of a domain: documents, tokens, and what removed the others."""
-    from manifests.audit.domains import ask_domain, normal_domain
+    """Show what became of a domain, or of one host of it: documents, tokens, and what removed the others."""
+    from manifests.audit.domains import ask_domain, host_within, normal_domain
 
     wanted = normal_domain(name)
     if wanted is None:
         raise typer.BadParameter(f"{name!r} is no domain", param_hint="name")
-    folder, manifest = opened(corpus)
-    with logs_of(corpus, folder, manifest, "removals", "documents") as logs:
-        answer = ask_domain(logs, wanted, examples)
+    with logs_of(corpus, "removals", "documents") as logs:
+        answer = ask_domain(logs, wanted, examples, host_within(name))
+    beside = f"{counted(answer.others, 'document')} came from other hosts of {wanted}" if answer.others else ""
     if not answer.documents:
-        fail(f"no document of {corpus} came from {wanted}")
+        fail(f"no document of {corpus} came from {answer.name}" + (f"; {beside}" if beside else ""))
     if give(answer.by, as_json, as_csv, answer):
         return
     typer.echo(
         visible(
-            f"{wanted}: {answer.documents:,} documents came in, {answer.kept:,} are in the corpus, with {answer.tokens:,} tokens"
+            f"{answer.name}: {counted(answer.documents, 'document')} came in, {answer.kept:,} in the corpus, with "
+            f"{counted(answer.tokens, 'token')}"
         )
     )
+    if beside:
+        typer.echo(visible(beside))
     rows = [{**one, "removed_by": one["removed_by"] or "kept"} for one in answer.by]
     show(
         rows,
@@ -104,10 +109,3 @@ def domain(
     if answer.examples:
         columns = {"id": "document", "url": "URL", "removed_by": "removed by", "rule": "rule", "value": "measured"}
         show(answer.examples, columns, "\nsome of them")
-
-
-def _not_found(corpus: str, manifest: Manifest, document: str) -> NoReturn:
-    """Ends the program because there is no such document, and says whether its component was dropped."""
-    gone = next((one for one in manifest.content.dropped if document.startswith(f"{one['component']}/")), None)
-    because = f": component {gone['component']} was dropped: {gone['reason'] or 'no reason given'}" if gone else ""
-    fail(f"no document of {corpus} has the id or URL {document!r}{because}")

@@ -82,13 +82,15 @@ class Later:
         return None if record is None else record.options.get(name)
 
 
-def freed(logs: Logs, later: Later, ids: pa.Array, gone: pa.Table, something_is_added: bool) -> tuple[int, bool]:
-    """(removals that may not happen at most, whether that counts all of a stage), once documents go from the blocks.
+def freed(logs: Logs, later: Later, ids: pa.Array, gone: pa.Table, something_is_added: bool) -> tuple[int, bool, int]:
+    """(removals that may not happen at most, whether that counts all of a stage, clusters whose kept document goes while another
+    stays), once documents go from the blocks. Of each such cluster one document is likely to come back.
 
     ids: of these, those that can have been kept for another, `later.before` aside. gone: GONE, the removal rows that they have in
     `later.stages`. Needs the view `removals`.
     """
     bounded, every = later.steps(something_is_added)
+    clusters = 0
     tables = {
         "newly_removed_ids": pa.table({"id": ids}),
         "newly_removed_rows": gone,
@@ -103,16 +105,25 @@ def freed(logs: Logs, later: Later, ids: pa.Array, gone: pa.Table, something_is_
             number += _counted(logs, f"{_IN_BOUNDED} and ({_KEPT_GOES} or {_BRIDGED})")
         if every:
             number += _counted(logs, "(step, stage) in (select (step, stage) from open_steps)")
+        if len(ids):
+            clusters = int(logs.sql(_ORPHANED)[0]["n"])
     finally:
         for name in tables:
             logs.connection.unregister(name)
-    return number, bool(every)
+    return number, bool(every), clusters
 
 
 _IN_BOUNDED = "kept_id is not null and (step, stage) in (select (step, stage) from bounded_steps)"
 _KEPT_GOES = "kept_id in (select id from newly_removed_ids)"
 _BRIDGED = (
     "linked_id <> kept_id and (step, cluster) in (select (step, cluster) from newly_removed_rows where cluster is not null)"
+)
+
+
+_ORPHANED = (
+    f"with gone as (select step, cluster, count(*) as n from newly_removed_rows where {_KEPT_GOES} group by all), "
+    f"copies as (select step, cluster, count(*) as n from removals where {_KEPT_GOES} group by all) "
+    "select count(*) as n from copies left join gone using (step, cluster) where copies.n > coalesce(gone.n, 0)"
 )
 
 

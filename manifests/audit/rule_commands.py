@@ -9,10 +9,11 @@ import typer
 from manifests.audit.answers import CsvOption, JsonOption, give, percent, show
 from manifests.corpus_argument import CorpusArgument, logs_of, opened
 from manifests.terminal import fail, visible
-from manifests.wording import ABSENT
+from manifests.wording import ABSENT, counted
 
 if TYPE_CHECKING:
     from manifests.audit.whatif import WhatIf
+    from manifests.logs import Logs
 
 
 def funnel(corpus: CorpusArgument, as_json: JsonOption = False, as_csv: CsvOption = False) -> None:
@@ -41,17 +42,31 @@ def rules(
     corpus: CorpusArgument,
     by: Annotated[list[str] | None, typer.Option(help="component, language or domain; repeat")] = None,
     largest: Annotated[int, typer.Option(min=1, help="how many components, languages, domains are told of each rule")] = 3,
+    component: Annotated[str | None, typer.Option(help="of documents of this component only")] = None,
+    language: Annotated[
+        str | None, typer.Option(help=f"of documents in this language only, such as hi; {ABSENT}: in none")
+    ] = None,
+    domain: Annotated[
+        str | None, typer.Option(help=f"of documents from this registered domain only; {ABSENT}: from none")
+    ] = None,
     as_json: JsonOption = False,
     as_csv: CsvOption = False,
 ) -> None:
-    """Show what each rule removed, what it removed alone, and which components, languages and domains lost most by it."""
+    """Show what each rule removed, what it removed alone, and which components, languages and domains lost most by it; of all
+    documents, or of one language, say."""
     from manifests.audit.costs import DIMENSIONS, rule_costs
+    from manifests.audit.domains import normal_domain
 
     if by and (unknown := set(by) - set(DIMENSIONS)):
         raise typer.BadParameter(f"{sorted(unknown)[0]!r}: {', '.join(DIMENSIONS)}", param_hint="--by")
-    folder, manifest = opened(corpus)
-    with logs_of(corpus, folder, manifest, "removals", "documents") as logs:
-        costs = rule_costs(logs, by or (DIMENSIONS if as_json or as_csv else DIMENSIONS[:1]), largest)
+    asked = {"component": component, "language": language, "domain": domain}
+    only = {name: None if value == ABSENT else value for name, value in asked.items() if value is not None}
+    if only.get("domain"):
+        only["domain"] = normal_domain(only["domain"] or "") or fail(f"{domain!r} is no domain")
+    with logs_of(corpus, "removals", "documents") as logs:
+        costs = rule_costs(logs, by or (DIMENSIONS if as_json or as_csv else DIMENSIONS[:1]), largest, only)
+        if only and not costs:
+            _explain_none(logs, only)
     plain = [one.as_json() for one in costs]
     flat = [
         {**{name: value for name, value in one.items() if name != "by"}, "dimension": dimension, **share_named(share)}
@@ -72,12 +87,40 @@ def rules(
         }
         plain_row = {"rule": one.rule, "stage": one.stage, "removed": one.removed, "alone": one.alone, "failed": one.failed}
         rows.append({**plain_row, "share": percent(one.share), **cells})
-    columns = {"rule": "rule", "removed": "removed", "share": "of all", "alone": "by it alone", "failed": "failed it"}
+    if only:
+        typer.echo(visible(f"of {counted(costs[0].documents if costs else 0, 'document')} with {_in_words(only)}"))
+    columns = {
+        "rule": "rule",
+        "removed": "removed",
+        "share": "of these" if only else "of all",
+        "alone": "by it alone",
+        "failed": "failed it",
+    }
     shown = by or DIMENSIONS[:1]
     show(rows, {**columns, **{dimension: f"most from {dimension} (of it)" for dimension in shown}}, whole=("rule",))
     if not by:
         typer.echo("--by language and --by domain say where else they came from; --json and --csv have all three")
     typer.echo("by it alone: no other rule of its filter block failed; later stages might still have removed the document")
+
+
+def _in_words(only: dict[str, str | None]) -> str:
+    return " and ".join(f"{name} {value or ABSENT}" for name, value in only.items())
+
+
+def _explain_none(logs: Logs, only: dict[str, str | None]) -> None:
+    """Why no rule removed anything of what was asked for; the program ends where there is no such document."""
+    conditions = " and ".join(f"{name} is not distinct from ?" for name in only)
+    if logs.sql(f"select 1 from documents where {conditions} limit 1", list(only.values())):
+        typer.echo(visible(f"nothing with {_in_words(only)} was removed"), err=True)
+        return
+    name = next(iter(only))
+    most = logs.sql(f"select {name} as name from documents group by all order by count(*) desc, name limit 10")
+    there = ", ".join(row["name"] or ABSENT for row in most)
+    fail(
+        f"no document has {_in_words(only)}; of {name} there are {there}"
+        if len(only) == 1
+        else f"no document has {_in_words(only)}"
+    )
 
 
 RULE_COLUMNS = (
@@ -114,17 +157,15 @@ def whatif(
     change, list what can be asked."""
     from manifests.audit.whatif import WhatIfError, changes_of, manifest_changes, what_if
 
-    folder, manifest = opened(corpus)
     if not change:
-        rows = manifest_changes(manifest)
+        rows = manifest_changes(opened(corpus)[1])
         if not give(rows, as_json, as_csv):
             names = ("component", "block", "stage", "rule", "signal", "threshold")
             show(rows, dict(zip(names, names, strict=True)))
         return
     try:
-        asked = changes_of(manifest.content, change, component)
-        with logs_of(corpus, folder, manifest, "removals") as logs:
-            answer = what_if(logs, asked, examples, seed)
+        with logs_of(corpus, "removals") as logs:
+            answer = what_if(logs, changes_of(logs.manifest.content, change, component), examples, seed)
     except WhatIfError as error:
         fail(str(error))
     moved = [{"side": side, **one.__dict__} for side in ("newly_kept", "newly_removed") for one in getattr(answer, side)]
@@ -160,12 +201,13 @@ def _show_what_if(answer: WhatIf, moved: list[dict[str, Any]]) -> None:
             "tokens; later stages removed the others"
         )
     typer.echo(
-        f"upper bound: {answer.most_kept:,} documents more in the corpus, {answer.freed_copies:,} of them removed because of "
-        "others, of which one would go"
+        f"upper bound: {counted(answer.most_kept, 'document')} more in the corpus, {answer.freed_copies:,} of them removed "
+        "because of others, of which one would go"
     )
+    back = f"; and {counted(answer.expected_copies, 'copy', 'copies')} back of what goes" if answer.expected_copies else ""
     typer.echo(
-        f"estimate, if later stages kept the share they kept of the others: {answer.expected_kept:,.0f} documents and "
-        f"{answer.expected_tokens:,.0f} tokens more"
+        f"estimate, if later stages kept the share they kept of the others: {answer.expected_kept:,.1f} documents and "
+        f"{answer.expected_tokens:,.0f} tokens more{back}"
     )
     for side, examples in answer.examples.items():
         if examples:

@@ -20,7 +20,12 @@ class UnknownRule(Exception):
 
 def names_of(record: StageRecord, rule: Rule) -> set[str]:
     """All that a rule of this stage can be called."""
-    return {rule.name, f"{record.stage}.{rule.name.rpartition('.')[2]}"}
+    return {rule.name, f"{record.stage}.{option_of(rule)}"}
+
+
+def option_of(rule: Rule) -> str:
+    """The bare name of its option, which means it where no other rule has that: `min_words`."""
+    return rule.name.rpartition(".")[2]
 
 
 def rule_or_stage_called(content: Content, name: str) -> str:
@@ -32,6 +37,8 @@ def rule_or_stage_called(content: Content, name: str) -> str:
     known = list(deciding_rules(content))
     if found := next((rule.name for *_, record, rule in known if name in names_of(record, rule)), None):
         return found
+    if len(bare := {rule.name for *_, rule in known if option_of(rule) == name}) == 1:
+        return bare.pop()
     if rules := sorted({rule.name for *_, record, rule in known if record.stage == name}):
         raise UnknownRule(f"{name} is a filter of several rules; name one: {', '.join(rules)}")
     every = sorted({one for _, one in removed} | {one for *_, record, rule in known for one in names_of(record, rule)})

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from manifests.audit.answers import CsvOption, JsonOption, give, show
-from manifests.corpus_argument import CorpusArgument, logs_of, opened
+from manifests.corpus_argument import CorpusArgument, logs_of
 from manifests.terminal import fail, user_name, visible
+from manifests.wording import counted
 
 if TYPE_CHECKING:
     from manifests.audit.takedown import Affected, NearDuplicates
@@ -53,11 +54,10 @@ def takedown(
     if output is not None and not reason:
         raise typer.BadParameter("a takedown is recorded with its reason", param_hint="--reason")
     selection = Selection(tuple(domains or ()), _lines(ids) if ids else (), tuple(licences or ()))
-    folder, manifest = opened(corpus)
     mode: NearDuplicates = "remove" if near_duplicates == "remove" else "list"
     try:
-        with logs_of(corpus, folder, manifest, "removals", "documents") as logs:
-            what = affected(logs, selection, mode)
+        with logs_of(corpus, "removals", "documents") as logs:
+            folder, manifest, what = logs.corpus, logs.manifest, affected(logs, selection, mode)
         done = take_down(folder, manifest, what, output, reason or "", by or user_name()) if output is not None else None
     except (ManifestError, StorageError, OSError) as error:
         fail(str(error))
@@ -81,7 +81,8 @@ def takedown(
 
 
 def _show_takedown(what: Affected, near_duplicates: str) -> None:
-    typer.echo(f"{len(what.taken):,} documents of the corpus go, with {what.tokens:,} tokens in {len(what.shards):,} shards")
+    size = f"{counted(what.tokens, 'token')} in {counted(len(what.shards), 'shard')}"
+    typer.echo(f"to go: {counted(len(what.taken), 'document')} of the corpus, {size}")
     if what.taken:
         show(
             what.taken[:SHOWN],
@@ -93,7 +94,9 @@ def _show_takedown(what: Affected, near_duplicates: str) -> None:
         told = ", ".join(f"{stage} {number:,}" for stage, number in sorted(what.removed_before.items()))
         typer.echo(visible(f"removed before, so that no shard holds them: {told}"))
     if what.without_url:
-        typer.echo(f"{what.without_url:,} documents of the corpus have no URL with a host and cannot be matched by domain")
+        typer.echo(
+            f"without a URL with a host, so that no domain matches them: {counted(what.without_url, 'document')} of the corpus"
+        )
     for one in what.unknown[:SHOWN]:
         typer.echo(visible(f"unknown to this corpus: {one}"))
     if what.near_misses:
@@ -107,13 +110,13 @@ def _show_takedown(what: Affected, near_duplicates: str) -> None:
         show(
             what.survivors[:SHOWN],
             {"id": "stays", "url": "URL", "of": "resembles", "how": "how", "jaccard": "Jaccard"},
-            f"\n{len(what.survivors):,} documents stay that resemble one of these{more}",
+            f"\nto stay though they resemble one of these: {counted(len(what.survivors), 'document')}{more}",
         )
     if what.orphans:
         show(
             what.orphans[:SHOWN],
             {"id": "document", "stage": "removed by", "kept_id": "because this stayed"},
-            f"\n{len(what.orphans):,} documents were removed as copies of these; they do not come back",
+            f"\nremoved before as copies of these, and not to come back: {counted(len(what.orphans), 'document')}",
         )
     if what.saw_it:
         typer.echo(visible(f"made with them, and left as they are: {', '.join(what.saw_it)}"))

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from manifests.audit.later_stages import GONE, Later, freed
-from manifests.audit.rule_names import names_of
+from manifests.audit.rule_names import names_of, option_of
 from manifests.blocks import deciding_rules
 from manifests.identity import keyed_hash
 from manifests.logs import Logs
@@ -93,7 +93,8 @@ class WhatIf:
     in_corpus: of the newly removed, those that are in the corpus now (the others were removed later anyway), with their tokens:
     exact. most_kept: **upper bound** on documents that would come into the corpus: all that pass the block anew, and
     `freed_copies`, those that a later stage removed because of others, of which one goes. expected_kept, expected_tokens:
-    **estimate**, as if later stages kept the share that they kept of the component's others.
+    **estimate** of what passes anew and comes in, as if later stages kept the share that they kept of the component's others.
+    expected_copies: **estimate** of the copies that come back, one of each cluster whose kept document goes.
     """
 
     changes: list[Change]
@@ -108,6 +109,7 @@ class WhatIf:
     most_kept: int = 0
     expected_kept: float = 0.0
     expected_tokens: float = 0.0
+    expected_copies: int = 0
     examples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
@@ -127,7 +129,11 @@ class WhatIf:
                 "removed_either_way_with_another_verdict": self.other_reason,
             },
             "upper_bound": {"documents_that_come_in": self.most_kept, "copies_that_may_come_back": self.freed_copies},
-            "estimate": {"documents_that_come_in": self.expected_kept, "tokens_that_come_in": self.expected_tokens},
+            "estimate": {
+                "documents_that_come_in": self.expected_kept,
+                "tokens_that_come_in": self.expected_tokens,
+                "copies_that_come_back": self.expected_copies,
+            },
             "examples": self.examples,
             "notes": self.notes,
         }
@@ -152,6 +158,8 @@ def changes_of(content: Content, asked: Sequence[str], component: str | None = N
         if only and only not in content.components:
             raise WhatIfError(f"{words!r}: there is no component {only!r}; there are {', '.join(content.components)}")
         matching = [one for one in known if name_alone in names_of(one[2], one[3]) and only in ("", one[0])]
+        if not matching and len({one[3].name for one in known if option_of(one[3]) == name_alone}) == 1:
+            matching = [one for one in known if option_of(one[3]) == name_alone and only in ("", one[0])]
         if not matching:
             raise WhatIfError(_unknown(words, name_alone, known))
         for place, block, _, rule in matching:
@@ -469,7 +477,7 @@ def _beyond(logs: Logs, answer: WhatIf, removed: _Side, later: Later) -> None:
     if passed_anew or answer.newly_removed:
         ids = pa.concat_arrays([pa.array([], pa.string()), *removed.ids])
         gone = pa.concat_tables([GONE.empty_table(), *(one.cast(GONE) for one in removed.gone)])
-        answer.freed_copies, all_of_a_stage = freed(logs, later, ids, gone, bool(passed_anew))
+        answer.freed_copies, all_of_a_stage, answer.expected_copies = freed(logs, later, ids, gone, bool(passed_anew))
         if all_of_a_stage:
             answer.notes.append(
                 "the bound has every removal of stages where one document more or less can change what becomes of any other: "

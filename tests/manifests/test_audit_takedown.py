@@ -200,7 +200,7 @@ def test_the_command_looks_without_output_and_writes_with_it(copied: Path, tmp_p
     files = {path: path.stat().st_mtime_ns for path in copied.rglob("*") if path.is_file()}
     (tmp_path / "ids.txt").write_text("books/north/0.jsonl#2\n\nno such document\n")
     looked = call(copied, "--ids", tmp_path / "ids.txt")
-    assert "1 documents of the corpus go" in looked.stdout
+    assert "to go: 1 document of the corpus" in looked.stdout
     assert "unknown to this corpus: no such document" in looked.stdout
     assert {path: path.stat().st_mtime_ns for path in copied.rglob("*") if path.is_file()} == files
     written = call(copied, "--ids", "-", "--output", tmp_path / "out", "--reason", "order", "--by", "me", "--json", given="books/north/0.jsonl#2\n")  # fmt: skip

@@ -122,7 +122,28 @@ def test_a_document_that_joined_two_others_is_missed_though_it_was_removed_itsel
     answer = ask(corpus, "gopher_quality.min_words=405")
     assert (answer.in_corpus, answer.freed_copies, answer.most_kept) == (0, 1, 1)
     shown = CliRunner().invoke(app, ["audit", "whatif", str(corpus), "gopher_quality.min_words=405"]).stdout
-    assert "upper bound: 1 documents more" in shown
+    assert "upper bound: 1 document more" in shown
+
+
+def test_of_a_copy_whose_kept_one_goes_one_comes_back(tmp_path: Path) -> None:
+    """Three pairs and a cluster of three, each with one document that is too long for the other recipe and stays for its length;
+    of a fourth pair both are."""
+    files: dict[str, list[dict[str, str]]] = {"in.jsonl": []}
+    for number, sizes in enumerate([(400, 420), (400, 420), (400, 420), (400, 405, 420), (430, 440), (300,)]):
+        text = " ".join(prose(f"pair {number}", 60)).split()
+        files["in.jsonl"] += windows(text, [(0, size) for size in sizes])["in.jsonl"]
+    for most, name in ((1000, "corpus"), (410, "other")):
+        written = small_recipe([{"gopher_quality": {"max_words": most}}], ["exact_dedup", {"minhash": {"threshold": 0.8}}])
+        build(write_small(tmp_path / name, files, written), tmp_path / name / "corpus")
+    corpus = tmp_path / "corpus" / "corpus"
+    answer = ask(corpus, "gopher.max_words=410")
+    before, after = kept(corpus, None), kept(tmp_path / "other" / "corpus", None)
+    assert ids(answer, "newly_removed") == kept(corpus) - kept(tmp_path / "other" / "corpus"), "the block is exact"
+    assert answer.in_corpus == len(before - after) == 5
+    assert answer.expected_copies == len(after - before) == 4
+    assert answer.freed_copies == answer.most_kept == 5, "the bound has both copies of the cluster of three"
+    shown = CliRunner().invoke(app, ["audit", "whatif", str(corpus), "gopher.max_words=410"]).stdout
+    assert "and 4 copies back of what goes" in shown
 
 
 WIDE: dict[str, list[Any]] = {

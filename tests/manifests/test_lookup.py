@@ -164,5 +164,5 @@ def test_a_takedown_takes_the_same_url_and_never_passes_over_what_resembles_it(c
 def test_a_takedown_of_a_domain_says_how_many_documents_no_domain_can_match(crawled: Path, logs: Logs) -> None:
     found = affected(logs, Selection(domains=("example.com",)))
     assert found.without_url == 2, "the URN, and the document without a URL"
-    assert "2 documents of the corpus have no URL with a host and cannot be matched by domain" in call("takedown", crawled, "--domain", "example.com").stdout  # fmt: skip
+    assert "without a URL with a host, so that no domain matches them: 2 documents of the corpus" in call("takedown", crawled, "--domain", "example.com").stdout  # fmt: skip
     assert affected(logs, Selection(documents=("http://example.com/",))).without_url == 0
