@@ -263,6 +263,14 @@ def newest(run: Path, ranks: Ranks | None = None) -> tuple[Path | None, dict[str
     return None, passed_over
 
 
+def to_resume(run: Path, ranks: Ranks | None = None) -> tuple[Path | None, dict[str, str]]:
+    """`newest`. CheckpointError where there are checkpoints and none is whole: a run that began anew would lose its logs."""
+    found, passed_over = newest(run, ranks)
+    if found is None and (wrong := [why for name, why in passed_over.items() if STEP_NAME.fullmatch(name)]):
+        raise CheckpointError(f"{run}: none of its checkpoints is whole ({wrong[0]}); begin anew in another folder")
+    return found, passed_over
+
+
 def latest(run: Path) -> Path | None:
     """The newest checkpoint of a run that is complete and undamaged, or None."""
     return newest(run)[0]
@@ -456,10 +464,8 @@ def _refuse_other_states(
     for name in parameters:
         expected = own[name] or (ADAMW_STATES if begun else set())
         if there[name] != expected:
-            raise CheckpointError(
-                f"{folder / INDEX}: the optimiser's states of {name} are {', '.join(sorted(there[name])) or 'none'}, and should be "
-                f"{', '.join(sorted(expected))}"
-            )
+            has, should = (", ".join(sorted(one)) or "none" for one in (there[name], expected))
+            raise CheckpointError(f"{folder / INDEX}: the optimiser's states of {name} are {has}, and should be {should}")
 
 
 UNKNOWN_FORMAT = "saved in format "

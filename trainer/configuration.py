@@ -38,6 +38,9 @@ class MixturePhase(BaseModel):
 
     @model_validator(mode="after")
     def _weights_add_up(self) -> MixturePhase:
+        for name, weight in self.mixture.items():
+            if not weight >= 0:
+                raise ValueError(f"weight {weight} of component {name!r} is not a share")
         if sum(self.mixture.values()) == float("inf"):
             raise ValueError("the weights of a mixture are too large to be added up")
         return self

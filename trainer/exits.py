@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from manifests.terminal import visible
+
 if TYPE_CHECKING:
     from trainer.ranks import Ranks
 
@@ -52,7 +54,7 @@ def _raise(error: Exception) -> NoReturn:
     from trainer.corpus import CorpusError
     from trainer.evaluation import EvaluationError
     from trainer.loader import LoaderError
-    from trainer.metrics import DivergedError
+    from trainer.metrics import DivergedError, MetricsError
     from trainer.ranks import RanksError, is_lost_rank
 
     if is_lost_rank(error):
@@ -61,13 +63,15 @@ def _raise(error: Exception) -> NoReturn:
         end(BAD_USAGE, str(error))
     expected = (
         ManifestError, StorageError, CheckpointError, CorpusError, EvaluationError, LedgerError, LoaderError, DivergedError,
-        OSError,
+        MetricsError, OSError,
     )  # fmt: skip
     if isinstance(error, expected):
         end(FAILED, str(error))
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error) or type(error).__name__ == "OutOfMemoryError":
+        end(FAILED, f"not enough memory; use a smaller model, batch or row: {error}")
     raise error
 
 
 def end(code: int, message: str) -> NoReturn:
-    print(f"error: {message}" if code in (FAILED, BAD_USAGE) else message, file=sys.stderr, flush=True)
+    print(visible(f"error: {message}" if code in (FAILED, BAD_USAGE) else message), file=sys.stderr, flush=True)
     raise typer.Exit(code)

@@ -10,7 +10,10 @@ import json
 import os
 from pathlib import Path
 
-from manifests.trained_on import LEDGER
+from pydantic import ValidationError
+
+from manifests.storage import Folder
+from manifests.trained_on import LEDGER, LedgerError, Range
 from trainer.loader import Loader
 
 __all__ = ["LEDGER", "Ledger"]
@@ -24,10 +27,8 @@ class Ledger:
         header = {"manifest_digest": manifest_digest, "loader_digest": loader.digest, "loader": loader.parameters}
         lines = [json.dumps(header)]
         if step and self.path.exists():
-            lines += [line for line in _lines(self.path)[1:] if json.loads(line)["last_step"] <= step]
-        temporary = self.path.with_suffix(".partial")
-        temporary.write_text("".join(line + "\n" for line in lines))
-        os.replace(temporary, self.path)
+            lines += _lines_up_to(self.path, step)
+        Folder(str(run.absolute())).write(LEDGER, "".join(line + "\n" for line in lines).encode())
         self._file = open(self.path, "a")  # noqa: SIM115 - open as long as the run is
         self._open: list[dict[str, int | bool]] = []
         """What was not committed yet: lines of steps of the same number of rows, all trained on or all skipped, in turn."""
@@ -55,6 +56,27 @@ class Ledger:
         self._file.close()
 
 
-def _lines(path: Path) -> list[str]:
-    """Complete lines: a killed run can leave half a line, of steps that no checkpoint counts."""
-    return [line for line in path.read_text().split("\n")[:-1] if line]
+def _lines_up_to(path: Path, step: int) -> list[str]:
+    """The lines of steps up to a checkpoint's, which was written after them. What a killed run wrote later, half a line among it,
+    is of steps that no checkpoint counts. LedgerError when lines are damaged or missing, and the ledger ends at another step."""
+    found, last = [], 0
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")[1:-1]
+    except (OSError, UnicodeDecodeError) as error:
+        raise LedgerError(f"{path}: unreadable: {error}") from None
+    for number, line in enumerate(lines, 2):
+        try:
+            one = Range.model_validate_json(line)
+        except ValidationError as error:
+            raise LedgerError(f"{path}: line {number}: {error.errors()[0]['msg']}") from None
+        if one.last_step > step:
+            break
+        if one.first_step != last + 1:
+            raise LedgerError(f"{path}: line {number} begins with step {one.first_step:,}, after step {last:,}")
+        last = one.last_step
+        found.append(line)
+    if last != step:
+        raise LedgerError(
+            f"{path}: it ends with step {last:,}, and the run goes on after step {step:,}: what was consumed between is not said"
+        )
+    return found

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from manifests.manifest import digest
 from manifests.storage import Folder, is_remote
-from trainer import checkpoint, rewind
+from trainer import checkpoint, rewind, run_folder
 from trainer.averaging import Ema
 from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.continued import Continued
@@ -97,7 +97,8 @@ def train(
     the one of that step, and what came after it is set aside. ConfigurationError, CorpusError, LoaderError, CheckpointError or
     DivergedError say what is wrong.
     """
-    return Run(config, ranks, progress, resume, from_step).go()
+    with run_folder.held(_run_folder(config.out), ranks):
+        return Run(config, ranks, progress, resume, from_step).go()
 
 
 def code_sha256() -> str:
@@ -230,7 +231,7 @@ class Run:
             if not resume:
                 raise ConfigurationError("--from-step goes on from a checkpoint, so it needs --resume")
             return rewind.checkpoint_of(self.folder, from_step), {}
-        return checkpoint.newest(self.folder, self.ranks) if resume else (None, {})
+        return checkpoint.to_resume(self.folder, self.ranks) if resume else (None, {})
 
     def _set_aside(self, from_step: int | None) -> None:
         rewind.set_aside(self.folder, self.step, from_step, self.config)
@@ -289,6 +290,7 @@ class Run:
     def _refuse_another_run(self, found: Path, state: checkpoint.State) -> None:
         if state.tokenizer_sha256 != self.corpus.tokenizer.sha256:
             raise checkpoint.CheckpointError(f"{found}: trained with another tokenizer than the corpus has")
+        run_folder.refuse_other_version(found, state)
         changed = self.config.differences(state.config)
         if changed:
             raise ConfigurationError(f"{found} was made with other options: {'; '.join(changed)}")
@@ -302,6 +304,7 @@ class Run:
                 f"{found}: after step {state.step} it stood at position {state.position:,}, and these options would at {here:,}: "
                 "steps have other rows now"
             )
+        run_folder.refuse_strange(found, state, self.folder, self.architecture, self.loader)
 
     def _refuse_other_ranks(self) -> None:
         """Ranks that begin at different steps, or with other rows or options, would train on without a sign of it."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from manifests.storage import Folder
 
 METRICS = "metrics.jsonl"
 LOSS_LIMIT = 100.0
@@ -27,6 +28,10 @@ DELAY = 2
 
 class DivergedError(Exception):
     """The loss is not finite or above LOSS_LIMIT: going on would waste the machine."""
+
+
+class MetricsError(Exception):
+    """A metrics file that no run has written; names the line."""
 
 
 @dataclass
@@ -83,10 +88,8 @@ class Metrics:
 
     def __init__(self, run: Path, step: int, follow: Callable[[dict[str, Any]], None] | None = None) -> None:
         self.path = run / METRICS
-        kept = [line for line in read_lines(self.path) if json.loads(line)["step"] <= step] if step else []
-        temporary = self.path.with_suffix(".partial")
-        temporary.write_text("".join(line + "\n" for line in kept))
-        os.replace(temporary, self.path)
+        rows = zip(read_lines(self.path), read_rows(self.path), strict=True) if step else ()
+        Folder(str(run.absolute())).write(METRICS, "".join(line + "\n" for line, row in rows if row["step"] <= step).encode())
         self._file = open(self.path, "a")  # noqa: SIM115 - open as long as the run is
         self._follow = follow
 
@@ -113,8 +116,27 @@ def check_step(step: int, loss: float, gradient_norm: float) -> None:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Complete lines of a file that may not exist; a killed run can leave half a line."""
-    return [line for line in path.read_text().split("\n")[:-1] if line] if path.exists() else []
+    """Complete lines of a file that may not exist; a killed run can leave half a line. MetricsError when it is no text."""
+    try:
+        return [line for line in path.read_text(encoding="utf-8").split("\n")[:-1] if line]
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise MetricsError(f"{path}: unreadable: {error}") from None
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The lines as they were written; MetricsError names one that is none of a run."""
+    rows = []
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            row = json.loads(line)
+            if type(row["step"]) is not int:
+                raise ValueError
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise MetricsError(f"{path}: line {number} is not a step of a run") from None
+        rows.append(row)
+    return rows
 
 
 def _finite(value: Any) -> Any:

@@ -10,6 +10,7 @@ Ranks are numbered replica by replica: rank = replica x shards + shard.
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -226,9 +227,14 @@ class Spread:
 
 
 def _refuse_too_little_memory(architecture: Architecture, layout: Layout, device: torch.device) -> None:
-    if device.type != "cuda":
-        return
     needed = STATE_BYTES * architecture.parameters()
+    if device.type != "cuda":
+        if needed / layout.shards > (there := os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")):
+            raise ConfigurationError(
+                f"weights, gradients and optimiser of {architecture.parameters():,} parameters take {needed / 1e9:,.0f} GB, and "
+                f"this machine has {there / 1e9:,.0f}; use a smaller model"
+            )
+        return
     there = torch.cuda.get_device_properties(device).total_memory
     if needed / layout.shards > there:
         raise ConfigurationError(

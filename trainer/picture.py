@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 
-from trainer.metrics import METRICS, read_lines
+from trainer.metrics import METRICS, read_rows
 
 PICTURE = "loss.png"
 SMOOTHING_SHARE = 50
@@ -15,8 +14,7 @@ SMOOTHING_SHARE = 50
 
 def draw(run: Path, title: str) -> Path | None:
     """Draws `loss.png` from a run's metrics and returns its path; None when matplotlib or the metrics are not there."""
-    rows = [json.loads(line) for line in read_lines(run / METRICS)]
-    rows = [row for row in rows if row["loss"] is not None]
+    rows = [row for row in read_rows(run / METRICS) if row["loss"] is not None]
     if not rows or importlib.util.find_spec("matplotlib") is None:
         return None
     from matplotlib.figure import Figure
@@ -35,6 +33,7 @@ def draw(run: Path, title: str) -> Path | None:
     below.set_xlabel("tokens")
     for axes in (above, below):
         axes.grid(alpha=0.3)
+    (run / PICTURE).unlink(missing_ok=True)  # a link would be written through
     figure.savefig(run / PICTURE, dpi=120)
     return run / PICTURE
 

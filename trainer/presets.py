@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+MOST_LAYERS = 10_000
 GATE_INPUTS = 32
 """Numbers of the normed stream that decide how much of a value embedding each head takes (as nanochat has it)."""
 
@@ -39,16 +40,16 @@ class Architecture(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    vocabulary: int = Field(ge=2)
-    layers: int = Field(ge=1)
-    width: int = Field(ge=2)
+    vocabulary: int = Field(ge=2, lt=2**48)
+    layers: int = Field(ge=1, le=MOST_LAYERS)
+    width: int = Field(ge=2, lt=2**32)
     heads: int = Field(ge=1)
     kv_heads: int = Field(ge=1)
-    hidden: int = Field(ge=1)
+    hidden: int = Field(ge=1, lt=2**32)
     tied: bool = False
     qk_norm: bool = False
-    rope_theta: float = Field(default=10_000.0, gt=1)
-    norm_epsilon: float = Field(default=1e-5, gt=0)
+    rope_theta: float = Field(default=10_000.0, gt=1, allow_inf_nan=False)
+    norm_epsilon: float = Field(default=1e-5, gt=0, allow_inf_nan=False)
     feed: Literal["swiglu", "relu2"] = "swiglu"
     norm_gains: bool = True
     embedding_norm: bool = False

@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from manifests.terminal import visible as plain
+
 PLAIN_SECONDS = 5.0
 """A plain line at most this often, however many steps that is."""
 
@@ -31,7 +33,7 @@ class RunProgress:
 
     def note(self, text: str) -> None:
         if self.visible:
-            self.console.print(text, markup=False)
+            self.console.print(plain(text), markup=False)
 
     def start(self) -> None:
         if self._bar:

@@ -6,7 +6,6 @@ CPU with as many ranks as the run had, losses and gradient norms come out bit fo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from trainer import checkpoint, rewind
 from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.ledger import Ledger
 from trainer.loop import Outcome, Run
-from trainer.metrics import METRICS, DivergedError, Metrics, Readings, read_lines
+from trainer.metrics import METRICS, DivergedError, Metrics, Readings, read_rows
 from trainer.progress import RunProgress
 from trainer.ranks import Ranks
 
@@ -64,7 +63,7 @@ def replay(
     if not 1 <= first <= last:
         raise ConfigurationError(f"steps {first} to {last} cannot be replayed: steps are counted from 1")
     found = _checkpoint_before(run, first)
-    rows = {row["step"]: row for row in map(json.loads, read_lines(run / METRICS))}
+    rows = {row["step"]: row for row in read_rows(run / METRICS)}
     state = checkpoint.load_state(found)
     config = _configuration(run, found, state, scratch, manifest)
     again = Replay(config, ranks, progress, found, last, {step: row.get("budget_spent") for step, row in rows.items()})
@@ -75,7 +74,7 @@ def replay(
         again.go()
     except DivergedError as error:
         diverged = str(error)
-    now = [json.loads(line) for line in read_lines(scratch / METRICS)]
+    now = read_rows(scratch / METRICS)
     steps = []
     for row in now:
         was = rows.get(row["step"], {})
@@ -134,13 +133,8 @@ class Replay(Run):
 def _checkpoint_before(run: Path, step: int) -> Path:
     """The newest whole checkpoint of a step before this one. What a rewind has set aside goes back to what its run kept."""
     places = [run, *([run.parent.parent] if run.parent.name == rewind.ASIDE else [])]
-    kept = sorted(
-        ((number, place) for place in places for number in rewind.steps_kept(place) if number < step),
-        key=lambda one: one[0],
-        reverse=True,
-    )
-    for number, place in kept:
-        folder = place / checkpoint.CHECKPOINTS / f"step-{number:08d}"
+    kept = [one for place in places for one in checkpoint.kept(place) if one[0] < step]
+    for _, folder in sorted(kept, key=lambda one: one[0], reverse=True):
         if checkpoint.fault(folder) is None:
             return folder
     there = ", ".join(str(one) for one in rewind.steps_kept(run)) or "none"
@@ -151,7 +145,7 @@ def _checkpoint_before(run: Path, step: int) -> Path:
 
 
 def _configuration(run: Path, found: Path, state: checkpoint.State, scratch: Path, manifest: str | None) -> TrainConfig:
-    skipped = [tuple(one) for one in state.config.get("skip_steps", ())]
+    skipped = rewind.skipped_before(state)
     try:
         ranges = read_ledger(run).ranges
     except LedgerError:
@@ -166,4 +160,5 @@ def _configuration(run: Path, found: Path, state: checkpoint.State, scratch: Pat
     try:
         return TrainConfig.model_validate({**state.config, **changes})
     except ValidationError as error:
-        raise checkpoint.CheckpointError(f"{found / checkpoint.STATE}: of another version: {error}") from None
+        told = checkpoint.in_a_line(error)
+        raise checkpoint.CheckpointError(f"{found / checkpoint.STATE}: of another version: {told}") from None

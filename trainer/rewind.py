@@ -41,8 +41,8 @@ class Skipped:
 
 def checkpoint_of(run: Path, step: int) -> Path:
     """The checkpoint of a step; CheckpointError, which names those that are kept, when it is not there or damaged."""
-    folder = run / checkpoint.CHECKPOINTS / f"step-{step:08d}"
-    if not folder.exists():
+    folder = dict(checkpoint.kept(run)).get(step, run / checkpoint.CHECKPOINTS / f"step-{step:08d}")
+    if folder.is_symlink() or not folder.exists():
         kept = ", ".join(str(one) for one in steps_kept(run)) or "none"
         raise checkpoint.CheckpointError(f"{run}: there is no checkpoint of step {step}; those kept are of steps {kept}")
     if wrong := checkpoint.fault(folder):
@@ -52,12 +52,7 @@ def checkpoint_of(run: Path, step: int) -> Path:
 
 def steps_kept(run: Path) -> list[int]:
     """Steps of the checkpoints that a run keeps and that were completed, in turn."""
-    names = [
-        folder.name.removeprefix("step-")
-        for folder in (run / checkpoint.CHECKPOINTS).glob("step-*")
-        if (folder / checkpoint.RECORD).exists()
-    ]
-    return sorted(int(name) for name in names if name.isdecimal())
+    return [step for step, _ in checkpoint.kept(run)]
 
 
 def skipped_from(config: TrainConfig, state: checkpoint.State) -> Skipped:
@@ -65,7 +60,7 @@ def skipped_from(config: TrainConfig, state: checkpoint.State) -> Skipped:
 
     ConfigurationError for steps that it is told to skip after it has trained on them.
     """
-    before = [(int(first), int(last)) for first, last in state.config.get("skip_steps", ())]
+    before = skipped_before(state)
     for first, last in config.skip_steps:
         if first <= state.step and (first, last) not in before:
             raise ConfigurationError(
@@ -73,6 +68,14 @@ def skipped_from(config: TrainConfig, state: checkpoint.State) -> Skipped:
                 f"--from-step takes an earlier one"
             )
     return Skipped([*before, *config.skip_steps])
+
+
+def skipped_before(state: checkpoint.State) -> list[tuple[int, int]]:
+    """What the run of a checkpoint was told to skip."""
+    try:
+        return [(int(first), int(last)) for first, last in state.config.get("skip_steps", ())]
+    except (TypeError, ValueError):
+        raise checkpoint.CheckpointError(f"the checkpoint of step {state.step} names no steps that are skipped") from None
 
 
 def set_aside(run: Path, step: int, from_step: int | None, config: TrainConfig) -> None:
@@ -92,6 +95,8 @@ def set_aside(run: Path, step: int, from_step: int | None, config: TrainConfig) 
         "who": _who(),
     }
     if from_step is not None:
+        if (run / ASIDE).is_symlink():
+            raise checkpoint.CheckpointError(f"{run / ASIDE} is a link: what is set aside stays in the run")
         number = 1 + max([int(one.name) for one in (run / ASIDE).glob("[0-9]*") if one.name.isdecimal()], default=0)
         folder = run / ASIDE / str(number)
         folder.mkdir(parents=True)
@@ -107,7 +112,8 @@ def set_aside(run: Path, step: int, from_step: int | None, config: TrainConfig) 
             os.replace(one, folder / checkpoint.CHECKPOINTS / one.name)
         act |= {"set_aside": f"{ASIDE}/{number}", "checkpoints": [one.name for one in reversed(later)]}
         sync_directory(str(folder))
-    with open(run / LINEAGE, "a") as file:
+    descriptor = os.open(run / LINEAGE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    with open(descriptor, "a") as file:
         file.write(json.dumps(act, ensure_ascii=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -119,11 +125,15 @@ def acts(run: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     found = []
-    for line in path.read_text().split("\n")[:-1]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+    except (OSError, ValueError) as error:
+        raise checkpoint.CheckpointError(f"{path}: unreadable: {error}") from None
+    for line in lines:
         try:
             act = json.loads(line)
             found.append({**act, "skip_steps": act["skip_steps"]})
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise checkpoint.CheckpointError(f"{path}: not a line that a rewind writes: {line[:80]!r}") from None
     return found
 

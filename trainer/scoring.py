@@ -13,7 +13,7 @@ from torch import Tensor
 from trainer import checkpoint
 from trainer.configuration import TrainConfig
 from trainer.corpus import Corpus
-from trainer.evaluation import Logits, Score, evaluate_bpb
+from trainer.evaluation import Logits, Score, Scored, evaluate_documents
 from trainer.model import GPT
 from trainer.presets import Architecture
 from trainer.ranks import Ranks
@@ -32,6 +32,19 @@ def score_checkpoint(
 
     CheckpointError when it is incomplete, was trained with another tokenizer, or was written by a version unknown here.
     """
+    return score_documents(path, manifest, split, ranks, sequence_length, dtype, cache)[0].score
+
+
+def score_documents(
+    path: Path,
+    manifest: str,
+    split: str,
+    ranks: Ranks,
+    sequence_length: int | None = None,
+    dtype: str = "auto",
+    cache: str | None = None,
+) -> tuple[Scored, Corpus]:
+    """`score_checkpoint`, with the nats of each document, and the corpus."""
     corpus = Corpus.open(manifest, cache)
     loaded = load_model(path, ranks)
     folder, state = loaded.folder, loaded.state
@@ -42,7 +55,8 @@ def score_checkpoint(
         )
     length = sequence_length or loaded.config.row_tokens
     chosen = usual_dtype(ranks.device.type) if dtype == "auto" else dtype
-    return evaluate_bpb(model_logits(loaded.model.to(ranks.device), chosen), corpus, split, length, ranks, chosen)
+    logits = model_logits(loaded.model.to(ranks.device), chosen)
+    return evaluate_documents(logits, corpus, split, length, ranks, chosen), corpus
 
 
 @dataclass(frozen=True)
@@ -62,7 +76,14 @@ def load_model(path: Path, ranks: Ranks | None = None) -> Loaded:
     try:
         architecture, config = Architecture.model_validate(state.architecture), TrainConfig.model_validate(state.config)
     except ValidationError as error:
-        raise checkpoint.CheckpointError(f"{folder / checkpoint.STATE}: of another version: {error}") from None
+        told = checkpoint.in_a_line(error)
+        raise checkpoint.CheckpointError(f"{folder / checkpoint.STATE}: of another version: {told}") from None
+    tensors, numbers = checkpoint.weights_held(folder)
+    if architecture.layers > tensors or architecture.parameters() > numbers:
+        raise checkpoint.CheckpointError(
+            f"{folder}: it holds {tensors:,} tensors of {numbers:,} weights, which are no model of {architecture.layers:,} "
+            f"layers of width {architecture.width:,} and a vocabulary of {architecture.vocabulary:,}"
+        )
     model = GPT(architecture)
     checkpoint.load_weights(folder, model)
     return Loaded(folder, state, config, model.eval())

@@ -1,0 +1,77 @@
+"""Who may write to a run's folder, and whether a checkpoint in it is this run's."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from manifests.trained_on import LEDGER, LedgerError
+from trainer import checkpoint
+from trainer.configuration import ConfigurationError, TrainConfig
+from trainer.loader import Loader
+from trainer.presets import Architecture
+from trainer.ranks import Ranks, RanksError
+
+
+@contextlib.contextmanager
+def held(folder: Path, ranks: Ranks) -> Iterator[None]:
+    """The folder, which is made where it is missing and taken away again where nothing was written to it, for one run alone: the
+    system forgets the hold however the process ends. ConfigurationError when it cannot be written to, or another run has it."""
+    descriptor, trouble = -1, ""
+    made = False
+    if ranks.first:
+        try:
+            made = _make(folder)
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.access(folder, os.W_OK | os.X_OK):
+                trouble = "it cannot be written to"
+        except BlockingIOError:
+            trouble = "another run is writing to this folder; wait for its end, or name another folder"
+        except OSError as error:
+            trouble = f"not a folder that can be written to: {error.strerror}"
+    try:
+        (trouble,) = [one for one in ranks.texts(trouble) if one][:1] or [""]
+        if trouble:
+            raise ConfigurationError(f"--out {folder}: {trouble}") if ranks.first else RanksError(f"the first rank: {trouble}")
+        yield
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+        if made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def refuse_other_version(found: Path, state: checkpoint.State) -> None:
+    """CheckpointError where a checkpoint's options are none of this version."""
+    try:
+        TrainConfig.model_validate(state.config)
+        Architecture.model_validate(state.architecture)
+    except ValidationError as error:
+        told = checkpoint.in_a_line(error)
+        raise checkpoint.CheckpointError(f"{found / checkpoint.STATE}: of another version: {told}") from None
+
+
+def refuse_strange(found: Path, state: checkpoint.State, folder: Path, architecture: Architecture, loader: Loader) -> None:
+    """CheckpointError or LedgerError where a checkpoint says what no run of these options can have come to."""
+    if Architecture.model_validate(state.architecture) != architecture:
+        raise checkpoint.CheckpointError(f"{found}: it is of a model of another shape than these options make")
+    if state.clipped_steps > state.step or state.tokens > loader.targets(state.position):
+        raise checkpoint.CheckpointError(
+            f"{found}: {state.tokens:,} tokens and {state.clipped_steps:,} clipped steps are more than {state.step:,} steps have"
+        )
+    if state.step and found.parent.parent == folder and not (folder / LEDGER).exists():
+        raise LedgerError(f"{folder / LEDGER} is not there: what the first {state.step:,} steps consumed is not said")
+
+
+def _make(folder: Path) -> bool:
+    if folder.exists():
+        return False
+    folder.mkdir(parents=True)
+    return True
