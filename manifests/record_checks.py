@@ -44,6 +44,8 @@ SHARES: dict[str, tuple[str, ...]] = {
 """Stage → its options that are shares: from 0 to 1."""
 DERIVED = {"recall": ("bands", "rows")}
 """Option → those that follow from it, whatever the recipe says of them."""
+CHANGE_DEFAULTS = ("compat", "engine", "recall")
+"""Options on which the defaults of others depend."""
 ENGINES = ("tokenizers", "tiktoken")
 ROUNDING = 1e-6
 CLOSE = 1e-4
@@ -262,7 +264,7 @@ def _check_alike(content: Content, written: _Written | None) -> Iterator[str]:
     def once(key: tuple[str, ...], where: str, value: Any) -> Iterator[str]:
         first, said = seen.setdefault(key, (where, value))
         if said != value:
-            yield f"{where}: {' '.join(key[1:])} is {value!r}, and {said!r} at {first}: both ran in one run"
+            yield f"{where}: {key[-1]} is {value!r}, and {said!r} at {first}: both ran in one run"
 
     for where, record in _records(content):
         kind = f"{record.stage} of {record.options.get('format')}" if record.stage == "read" else record.stage
@@ -270,21 +272,24 @@ def _check_alike(content: Content, written: _Written | None) -> Iterator[str]:
         for library, version in record.libraries.items():
             yield from once(("", "library", library), where, version)
         for name, value in record.data.items():
-            if name not in record.options and "languages" not in record.options:
-                yield from once((kind, "data", name), where, value)
+            if name.startswith("languages/"):
+                yield from once((str(record.options.get("languages")), "data", name), where, value)
+            elif name not in record.options:
+                yield from once(("", "data", name), where, value)
     if written is None:
         return
     for component, about in content.components.items():
-        mine = [("read", dict(written.raw["components"].get(component, {}).get("reader") or {}))]
+        own = written.raw["components"].get(component, {})
+        mine = [("read", {**(own.get("reader") or {}), **({"files": own["files"]} if own.get("files") else {})})]
         mine += written.components.get(component, [])
         if [name for name, _ in mine] != [record.stage for record in about.stages]:
             continue  # as was said already
         for record, (_, options) in zip(about.stages, mine, strict=True):
-            form = tuple(str(record.options.get(name)) for name in ("format", "compat", "engine", "recall"))
+            where, format_ = f"component {component}, stage {record.stage}", str(record.options.get("format"))
+            form = tuple(str(record.options.get(name)) for name in CHANGE_DEFAULTS)
             for name, value in record.options.items():
-                if name not in options and name not in ("files", "languages"):
-                    where = f"component {component}, stage {record.stage}"
-                    yield from once((record.stage, *form, name), where, value)
+                if name not in options and (name != "languages" or written.raw.get("languages") is None):
+                    yield from once((record.stage, format_, *(() if name in CHANGE_DEFAULTS else form), name), where, value)
 
 
 def _check_shares(where: str, record: StageRecord) -> Iterator[str]:
