@@ -24,6 +24,7 @@ from manifests.audit.rule_commands import funnel
 from manifests.corpus_argument import CorpusArgument, manifest_name, opened
 from manifests.report.commands import report
 from manifests.terminal import fail, terminal, visible
+from manifests.token_number import number_of_tokens
 
 if TYPE_CHECKING:
     from manifests.mixture import Plan
@@ -123,7 +124,9 @@ def verify(
 @app.command()
 def mixture(
     corpus: CorpusArgument,
-    tokens: Annotated[float, typer.Option(min=1, help="target tokens of the run, such as 2e9")],
+    tokens: Annotated[
+        int, typer.Option(parser=number_of_tokens, metavar="NUMBER", help="target tokens of the run, such as 2e9 or 20M")
+    ],
     recipe: Annotated[
         str | None,
         typer.Option("--recipe", "--mixture-recipe", help="a mixture in YAML: phases with share, weights or temperature"),
@@ -137,8 +140,6 @@ def mixture(
     from manifests import mixture as mixtures
     from manifests.storage import StorageError
 
-    if not math.isfinite(tokens):
-        raise typer.BadParameter(f"{tokens}: a run has an end", param_hint="--tokens")
     if max_epochs is not None and not 0 < max_epochs < math.inf:
         raise typer.BadParameter(f"{max_epochs}: a number above 0", param_hint="--max-epochs")
     folder, manifest = opened(corpus)
@@ -147,7 +148,7 @@ def mixture(
         if max_epochs is not None:
             chosen = chosen.model_copy(update={"max_epochs": max_epochs})
         languages = mixtures.tokens_by_language(folder, manifest)
-        planned = mixtures.plan(manifest.content, chosen, int(tokens), languages)
+        planned = mixtures.plan(manifest.content, chosen, tokens, languages)
     except (mixtures.MixtureError, StorageError, OSError) as error:
         where = f"{recipe}: " if recipe is not None and isinstance(error, mixtures.MixtureError) else ""
         fail(f"{where}{error}")

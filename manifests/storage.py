@@ -351,6 +351,16 @@ def is_remote(url: str) -> bool:
     return "://" in url and not url.startswith("file://")
 
 
+def is_within(where: str, corpus: Folder) -> bool:
+    """Is this folder the corpus, or does it lie in it, links followed?"""
+    if corpus.local != (not is_remote(where)):
+        return False
+    root, place = corpus.url.rstrip("/"), where.rstrip("/")
+    if corpus.local:
+        root, place = os.path.realpath(corpus.root), os.path.realpath(where.removeprefix("file://"))
+    return place == root or place.startswith(root.rstrip("/") + "/")
+
+
 def _folder(url: str, options: dict[str, Any]) -> Folder:
     return Folder(url, **options)
 

@@ -1,7 +1,7 @@
 """recipe.yaml: what to build, validated as a whole before anything runs.
 
-Every complaint is a `RecipeError` that names the file, the line, and the nearest valid name. Relative paths are relative to
-the recipe's folder.
+A `RecipeError` tells all mistakes at once, each with the file, the line, and the nearest valid name. Relative paths are relative
+to the recipe's folder.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import difflib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -28,6 +29,11 @@ from stages.readers.reader import Reader
 from stages.registry import CORPUS_WIDE
 from stages.stage import DataFile, Filter, Options, Stage
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 MOST_NODES = 100_000
 """Values in a recipe; aliases of aliases can stand for billions."""
 COMPARING = ("exact_dedup", "minhash")
@@ -36,7 +42,11 @@ ONCE_IN_ORDER = ("split", "tokenizer", "shards")
 
 
 class RecipeError(Exception):
-    """A recipe that cannot run, with file and line."""
+    """A recipe that cannot run: each of its mistakes in a line that begins with file and line."""
+
+    def __init__(self, *mistakes: str) -> None:
+        super().__init__("\n".join(mistakes))
+        self.mistakes = mistakes
 
 
 @dataclass(frozen=True)
@@ -129,6 +139,9 @@ class _Loader:
         self.lines: dict[tuple[str | int, ...], int] = {}
         self.nodes = 0
         self.languages: str | None = None
+        self.mistakes: dict[tuple[int, str], str] = {}
+        """Line and what is wrong there → the mistake as it is told: once, though aliases have it in many places."""
+        self._places: dict[str, tuple[int, str]] = {}
 
     def load(self) -> Recipe:
         try:
@@ -146,24 +159,30 @@ class _Loader:
             raise RecipeError(f"{self.path}:1: a recipe is a mapping with corpus, components and stages")
         self._note_lines(node, ())
         raw = _plain(raw)
-        written = self._validate(_WrittenRecipe, raw, ())
-        self.languages = written.languages
-        components = {}
-        for name, value in written.components.items():
-            components[str(name)] = self._component(str(name), value)
-        stages = self._stages(written.stages, ("stages",), corpus_wide=True)
-        self._check_order(stages)
-        self._check_mixture(stages, components)
-        references = {name: self._reference(name, path, stages) for name, path in written.references.items()}
+        written = self._noted(lambda: self._validate(_WrittenRecipe, raw, ()))
+        languages = raw.get("languages")
+        self.languages = languages if isinstance(languages, str) else None
+        given = raw.get("components")
+        components = {name: self._noted(partial(self._component, name, value)) for name, value in _mapping(given).items()}
+        stages = self._stages(raw.get("stages"), ("stages",), corpus_wide=True)
+        if stages is not None:
+            self._noted(partial(self._check_order, stages))
+            if written is not None:
+                self._noted(partial(self._check_mixture, stages, written.components))
+        paths = written.references if written is not None and stages is not None else {}
+        references = {name: self._noted(partial(self._reference, name, path, stages or ())) for name, path in paths.items()}
+        if self.mistakes:
+            raise RecipeError(*(self.mistakes[key] for key in sorted(self.mistakes, key=lambda key: key[0])))
+        assert written is not None and stages is not None
         return Recipe(
             path=self.path,
             corpus=written.corpus,
             seed=written.seed,
             max_error_share=written.max_error_share,
             max_errors=written.max_errors,
-            components=dict(sorted(components.items())),
+            components={name: one for name, one in sorted(components.items()) if one is not None},
             stages=stages,
-            references=dict(sorted(references.items())),
+            references={name: one for name, one in sorted(references.items()) if one is not None},
             written_references=written.references,
             digest=digest(raw),
             text=text,
@@ -174,7 +193,19 @@ class _Loader:
         while known and known not in self.lines:
             known = known[:-1]
         dotted = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in at).lstrip(".")
-        return RecipeError(f"{self.path}:{self.lines.get(known, 1)}: {dotted + ': ' if dotted else ''}{message}")
+        line = self.lines.get(known, 1)
+        told = f"{self.path}:{line}: {dotted + ': ' if dotted else ''}{message}"
+        self._places[told] = (line, message)
+        return RecipeError(told)
+
+    def _noted(self, look: Callable[[], T]) -> T | None:
+        """What `look` finds; where it finds a mistake, that is kept and the rest is looked at."""
+        try:
+            return look()
+        except RecipeError as error:
+            for told in error.mistakes:
+                self.mistakes.setdefault(self._places[told], told)
+            return None
 
     def _note_lines(self, node: yaml.Node, at: tuple[str | int, ...], depth: int = 0) -> None:
         self.lines.setdefault(at, node.start_mark.line + 1)
@@ -208,29 +239,34 @@ class _Loader:
         if node.tag.endswith(":float") and (plain in (".inf", ".nan") or (":" not in plain and math.isinf(float(plain)))):
             raise self.error(at, f"{node.value} is not a finite number")
 
-    def _validate(self, model: type[Any], raw: Any, at: tuple[str | int, ...]) -> Any:
+    def _validate(self, model: type[M], raw: Any, at: tuple[str | int, ...]) -> M:
         try:
             return model.model_validate(raw)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = (*at, *first["loc"])
-            known = list(model.model_fields)
-            if first["type"] == "extra_forbidden":
-                name = str(first["loc"][-1])
-                if model is _WrittenComponent and name in _reader_options(raw):
-                    raise self.error(where, f"{name!r} is an option of the format: it stands under `reader:`") from None
-                if name == "license":
-                    raise self.error(where, "unknown name 'license'; did you mean 'licence'?") from None
-                raise self.error(where, f"unknown name {first['loc'][-1]!r}{_nearest(str(first['loc'][-1]), known)}") from None
-            if first["type"] == "missing" and first["loc"][-1] == "licence":
-                raise self.error(where[:-1], "a component needs a licence (an SPDX name where there is one)") from None
-            if first["type"] == "missing":
-                raise self.error(where[:-1], f"{first['loc'][-1]!r} is missing") from None
-            if first["type"] in ("tuple_type", "list_type"):
-                raise self.error(where, f"a list is needed, such as [{first.get('input')}]") from None
-            raise self.error(where, f"{first['msg']} (here: {first.get('input')!r})") from None
+            first = {_place(one): one for one in reversed(error.errors())}  # of the branches of a union, the first
+            meant = {_meant(str(one["loc"][-1]), model) for one in first.values() if one["type"] == "extra_forbidden"}
+            told = [one for one in first.values() if one["type"] != "missing" or one["loc"][-1] not in meant]
+            raise RecipeError(*(str(self._mistake(model, raw, at, one)) for one in reversed(told))) from None
 
-    def _component(self, name: str, raw: Any) -> Component:
+    def _mistake(self, model: type[BaseModel], raw: Any, at: tuple[str | int, ...], one: ErrorDetails) -> RecipeError:
+        """One of pydantic's errors, in the words of a recipe."""
+        where, name = (*at, *one["loc"]), str(one["loc"][-1]) if one["loc"] else ""
+        if one["type"] == "extra_forbidden":
+            if model is _WrittenComponent and name in _reader_options(raw):
+                return self.error(where, f"{name!r} is an option of the format: it stands under `reader:`")
+            near = _meant(name, model)
+            known = f"known: {', '.join(sorted(model.model_fields))}"
+            return self.error(where, f"unknown name {name!r}; {f'did you mean {near!r}?' if near else known}")
+        if one["type"] == "missing" and name == "licence":
+            return self.error(where[:-1], "a component needs a licence (an SPDX name where there is one)")
+        if one["type"] == "missing":
+            return self.error(where[:-1], f"{name!r} is missing")
+        if one["type"] in ("tuple_type", "list_type"):
+            return self.error(where, f"a list is needed, such as [{one.get('input')}]")
+        return self.error(where, f"{one['msg']} (here: {one.get('input')!r})")
+
+    def _component(self, name: str, raw: Any) -> Component | None:
+        """None, or a RecipeError, where there are mistakes."""
         at = ("components", name)
         if name == "corpus":
             raise self.error(at, "the name `corpus` is taken by the steps that see the whole corpus")
@@ -238,25 +274,25 @@ class _Loader:
             raise self.error(at, "a component's name is lower-case letters, digits, '-' and '_', at most 64")
         if not isinstance(raw, dict):
             raise self.error(at, "a component is a mapping with source, format, licence and stages")
-        written = self._validate(_WrittenComponent, raw, at)
-        try:
-            reader_type = find_reader(written.format)
-        except KeyError as error:
-            raise self.error((*at, "format"), str(error.args[0])) from None
-        reader_options = self._validate(reader_type.options_type, written.reader, (*at, "reader"))
-        stages = self._stages(written.stages, (*at, "stages"), corpus_wide=False)
+        before = len(self.mistakes)
+        stages = self._stages(raw.get("stages"), (*at, "stages"), corpus_wide=False)
+        written = self._noted(lambda: self._validate(_WrittenComponent, raw, at))
+        source = self._noted(partial(self._source, raw.get("source"), (*at, "source")))
+        reader = self._noted(partial(self._reader, raw, at))
+        if written is None or source is None or reader is None:
+            return None
+        if stages is None:
+            return None
         names = [stage.name for stage in stages]
-        reader = reader_type(reader_options)
         if reader.yields_pages and "extraction" not in names:
             raise self.error(at, f"format {written.format} gives pages, so the stages need `extraction`")
-        before = names[: names.index("extraction")] if "extraction" in names else []
-        if late := [early for early in before if early not in ("url_filter", "pre_check")]:
+        early = names[: names.index("extraction")] if "extraction" in names else []
+        if late := [one for one in early if one not in ("url_filter", "pre_check")]:
             raise self.error((*at, "stages"), f"{late[0]!r} needs text, and stands before extraction")
         self._check_chain(stages, (*at, "stages"))
-        source = self.resolve(written.source)
-        if not is_remote(source) and not os.path.exists(source):
-            raise self.error((*at, "source"), f"{source} does not exist{self._nearest_path(source)}")
-        files = [written.files] if isinstance(written.files, str) else written.files or list(reader_type.default_files)
+        files = [written.files] if isinstance(written.files, str) else written.files or list(reader.default_files)
+        if len(self.mistakes) > before:
+            return None
         return Component(
             name=name,
             source=source,
@@ -270,6 +306,25 @@ class _Loader:
             reader_options=written.reader,
             stages=stages,
         )
+
+    def _source(self, written: Any, at: tuple[str | int, ...]) -> str | None:
+        """The resolved folder or file; None where nothing is written that could be one."""
+        if not isinstance(written, str):
+            return None
+        source = self.resolve(written)
+        if not is_remote(source) and not os.path.exists(source):
+            raise self.error(at, f"{source} does not exist{self._nearest_path(source)}")
+        return source
+
+    def _reader(self, raw: dict[str, Any], at: tuple[str | int, ...]) -> Reader[Any] | None:
+        """The reader with its options; None where no format is written."""
+        if not isinstance(raw.get("format"), str):
+            return None
+        try:
+            reader_type = find_reader(raw["format"])
+        except KeyError as error:
+            raise self.error((*at, "format"), str(error.args[0])) from None
+        return reader_type(self._validate(reader_type.options_type, _mapping(raw.get("reader")), (*at, "reader")))
 
     def _reference(self, name: str, path: str, stages: tuple[StageSpec, ...]) -> str:
         at = ("references", name)
@@ -300,8 +355,12 @@ class _Loader:
                 raise self.error((*at, index), f"{spec.name} and {editor} both edit the text in one filter block")
             editor = spec.name if implementation.edits_text else editor
 
-    def _stages(self, raw: list[Any], at: tuple[str | int, ...], corpus_wide: bool) -> tuple[StageSpec, ...]:
-        return tuple(self._stage(value, (*at, index), corpus_wide) for index, value in enumerate(raw))
+    def _stages(self, raw: Any, at: tuple[str | int, ...], corpus_wide: bool) -> tuple[StageSpec, ...] | None:
+        """None where one of them has a mistake, so that nothing is said of their order."""
+        written = raw if isinstance(raw, list) else []
+        specs = [self._noted(partial(self._stage, value, (*at, index), corpus_wide)) for index, value in enumerate(written)]
+        found = tuple(one for one in specs if one is not None)
+        return found if len(found) == len(specs) else None
 
     def _stage(self, raw: Any, at: tuple[str | int, ...], corpus_wide: bool) -> StageSpec:
         written: dict[str, Any] = {}
@@ -361,7 +420,7 @@ class _Loader:
                 )
             last = max(last, place)
 
-    def _check_mixture(self, stages: tuple[StageSpec, ...], components: dict[str, Component]) -> None:
+    def _check_mixture(self, stages: tuple[StageSpec, ...], components: Collection[str]) -> None:
         """The mixture that the tokenizer's sample follows is one of these components."""
         for index, stage in enumerate(stages):
             if "mixture" in stage.data:
@@ -384,6 +443,26 @@ def _reader_options(raw: dict[str, Any]) -> set[str]:
         return set(find_reader(str(raw.get("format"))).options_type.model_fields)
     except KeyError:
         return set()
+
+
+def _place(error: ErrorDetails) -> tuple[str | int, ...]:
+    """What a mistake is known by: the option, with the numbers of its entries, and not the branches of what it may be."""
+    where = error["loc"]
+    if error["type"] in ("extra_forbidden", "missing"):
+        return where
+    inner = next((n for n, step in enumerate(where[1:], 1) if not isinstance(step, int)), len(where))
+    return where[:inner]
+
+
+def _meant(name: str, model: type[BaseModel]) -> str | None:
+    """The known name that an unknown one comes near."""
+    if name == "license" and "licence" in model.model_fields:
+        return "licence"
+    return next(iter(difflib.get_close_matches(name, list(model.model_fields), 1)), None)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _data_options(options_type: type[Options]) -> Iterator[str]:

@@ -50,7 +50,8 @@ def alike(
 ) -> dict[str, Any]:
     """Any two rows of the document log side by side: id, other_id, what removed them (None: in the corpus), the Jaccard
     similarity of their texts, the threshold of the corpus's near-duplicate removal, and the sides `one` and `other` as in
-    `compared`. jaccard: by the shingles of that stage, or its defaults where the corpus has none; None where a text cannot be had."""
+    `compared`. jaccard: by the shingles of that stage, or its defaults where the corpus has none; None where a text is not to
+    be had."""
     from stages.minhash import NAME, MinHashOptions, jaccard
     from stages.offending import differences
     from stages.personal_data import scrub

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from enum import Enum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from manifests.token_number import number_of_tokens
 from trainer import averaging_commands, evaluation_commands, planning_commands, run_commands
 from trainer.exits import BAD_USAGE, FAILED, SIGNALLED, end, explain, need_torch
 from trainer.presets import CPU_PRESET, DEFAULT_PRESET, PRESETS
@@ -105,7 +107,13 @@ ModelChanges = Annotated[
     list[str] | None, _option(MODEL, "Changes the preset: layers=6, width=256, heads, kv_heads, hidden, tied, feed=relu2, …")
 ]
 Attention = Annotated[Masking, _option(MODEL, "masked: within each document; sdpa: over the whole row, across documents.")]
-Tokens = Annotated[int | None, _option(BUDGET, "Train on this many target tokens.")]
+Tokens = Annotated[
+    int | None,
+    typer.Option(
+        help="Train on this many target tokens: 20000000, 2e7, 20M, 1.5B.", parser=number_of_tokens, metavar="NUMBER",
+        rich_help_panel=BUDGET,
+    ),
+]  # fmt: skip
 Steps = Annotated[int | None, _option(BUDGET, "Train this many steps.")]
 SequenceLength = Annotated[int | None, _option(DATA, "T, tokens in a row.")]
 BatchTokens = Annotated[int | None, _option(DATA, "Tokens in a step, over all ranks.")]
@@ -311,6 +319,7 @@ def configured(
         end(BAD_USAGE, "a mixture comes from --mixture or from --mixture-recipe")
     try:
         config = TrainConfig.check(**options)
+        _check_out(config)
         return config if recipe is None else _with_mixture(config, options, recipe)
     except (ConfigurationError, MixtureError) as error:
         end(BAD_USAGE, str(error))
@@ -335,6 +344,19 @@ def _begun_with(options: dict[str, Any], resume: bool) -> dict[str, Any] | None:
         return Parent.usual_options(Path(options["parent"])) or None
     except Exception as error:
         explain(error)
+
+
+def _check_out(config: TrainConfig) -> None:
+    """A corpus holds nothing but what its manifest lists: the folder of a run is elsewhere."""
+    from manifests.storage import Folder, StorageError, is_within
+
+    corpus = os.path.dirname(config.manifest) if config.manifest.endswith(".json") else config.manifest
+    try:
+        inside = is_within(config.out, Folder(corpus or "."))
+    except (StorageError, OSError):
+        return  # said where the corpus is opened
+    if inside:
+        end(BAD_USAGE, f"--out {config.out} is inside the corpus, which holds only what its manifest lists; name another place")
 
 
 def _usual_preset(device: str) -> str:

@@ -10,6 +10,7 @@ import typer
 
 from manifests.corpus_argument import CorpusArgument, opened
 from manifests.terminal import fail, visible
+from manifests.token_number import number_of_tokens
 
 if TYPE_CHECKING:
     from manifests.manifest import Manifest
@@ -22,7 +23,10 @@ def report(
     output: Annotated[str, typer.Option(help="the page to write")] = "report.html",
     run: Annotated[list[Path] | None, typer.Option(help="folder of a training run to show; repeat")] = None,
     mixture: Annotated[str | None, typer.Option(help="a mixture in YAML to show; needs --tokens")] = None,
-    tokens: Annotated[float | None, typer.Option(min=1, help="target tokens of the run of --mixture")] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(parser=number_of_tokens, metavar="NUMBER", help="target tokens of the run of --mixture, as 20M"),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="replace the page that is there")] = False,
 ) -> None:
     """Show a corpus in pictures: one HTML file that loads nothing, of its funnel, rules, signals, duplicates, tokens and gaps."""
@@ -31,7 +35,7 @@ def report(
     from manifests.mixture import MixtureError
     from manifests.report.figures import RunError
     from manifests.report.page import report as page
-    from manifests.storage import Folder, StorageError
+    from manifests.storage import Folder, StorageError, is_within
 
     if (mixture is None) != (tokens is None):
         raise typer.BadParameter("--mixture needs --tokens, and --tokens needs --mixture")
@@ -39,7 +43,7 @@ def report(
     where, name = os.path.split(output)
     if not name or name in (".", ".."):
         raise typer.BadParameter(f"{output!r} names no file", param_hint="--output")
-    if _inside(folder, where or "."):
+    if is_within(where or ".", folder):
         fail(f"{output} is inside the corpus, which holds nothing but what its manifest lists; name another place")
     try:
         target = Folder(where or ("/" if output.startswith("/") else "."))
@@ -58,28 +62,12 @@ def report(
     typer.echo(visible(f"{output}: {len(data):,} bytes"))
 
 
-def _planned(folder: Folder, manifest: Manifest, path: str, tokens: float) -> Plan:
+def _planned(folder: Folder, manifest: Manifest, path: str, tokens: int) -> Plan:
     from manifests import mixture as mixtures
 
     try:
         text = Path(path).read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise mixtures.MixtureError(f"{path}: {error}") from None
-    if not tokens < float("inf"):
-        raise mixtures.MixtureError(f"--tokens {tokens}: a run has an end")
     languages = mixtures.tokens_by_language(folder, manifest)
-    return mixtures.plan(manifest.content, mixtures.read_mixture(text), int(tokens), languages)
-
-
-def _inside(corpus: Folder, where: str) -> bool:
-    """Whether a folder is the corpus or lies in it, links followed."""
-    from manifests.storage import is_remote
-
-    if corpus.local != (not is_remote(where)):
-        return False
-    root, place = corpus.root, where.removeprefix("file://")
-    if corpus.local:
-        root, place = os.path.realpath(root), os.path.realpath(place)
-    else:
-        root, place = corpus.url.rstrip("/"), where.rstrip("/")
-    return place == root or place.startswith(root.rstrip("/") + "/")
+    return mixtures.plan(manifest.content, mixtures.read_mixture(text), tokens, languages)

@@ -128,7 +128,7 @@ def test_alpha_03_is_what_one_gets_by_hand() -> None:
 @pytest.mark.parametrize(
     "arguments, complaint",
     [
-        (["--tokens", "inf"], "a run has an end"),
+        (["--tokens", "inf"], "'inf' is not a number of tokens"),
         (["--tokens", "nan"], "--tokens"),
         (["--tokens", "0"], "--tokens"),
         (["--tokens", "10", "--max-epochs", "nan"], "a number above 0"),

@@ -104,6 +104,61 @@ def test_an_error_names_file_and_line_and_what_would_be_right(recipe_file: Write
     assert "\n" not in message
 
 
+def test_all_mistakes_are_told_at_once_in_the_order_of_their_lines(recipe_file: Writer) -> None:
+    """Each once: a name that is nearly right is not missing too, a list with a mistake is not judged by what is left of it, and an
+    alias has no mistakes of its own."""
+    text = """\
+corpus: ../small
+sede: 1
+components:
+  docs:
+    source: dcos
+    format: warc
+    licens: PD
+    stages: &stages
+      - repare
+      - gopher_quality: {min_word: 1, max_words: many, max_mean_word_length: .5}
+      - language: {keep: [english, de]}
+  more: {source: docs, format: jsonlines, license: PD, stages: *stages}
+  Other: {source: docs, format: jsonl, text_field: body, licence: PD, files: 3}
+stages:
+  - minhash: {bands: 0, rows: x, threshold: 2}
+  - decontamination: {benchmarks: nowhere.jsonl}
+  - split
+  - exact_dedup: {scop: corpus}
+"""
+    path = recipe_file(text)
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load(path)
+    told = [line.removeprefix(f"{path}:").split(": ", 2) for line in str(caught.value).splitlines()]
+    assert [(int(line), where) for line, where, _ in told] == [
+        (1, "corpus"),
+        (2, "sede"),
+        (5, "components.docs.source"),
+        (7, "components.docs.licens"),
+        (9, "components.docs.stages[0]"),
+        (10, "components.docs.stages[1].gopher_quality.max_words"),
+        (10, "components.docs.stages[1].gopher_quality.min_word"),
+        (11, "components.docs.stages[2].language"),
+        (12, "components.more.license"),
+        (12, "components.more.format"),
+        (13, "components.Other"),
+        (15, "stages[0].minhash.bands"),
+        (15, "stages[0].minhash.rows"),
+        (15, "stages[0].minhash.threshold"),
+        (16, "stages[1].decontamination.benchmarks"),
+        (18, "stages[3].exact_dedup.scop"),
+    ], str(caught.value)
+    for wrong, right in (
+        ("sede", "seed"),
+        ("licens", "licence"),
+        ("license", "licence"),
+        ("min_word", "min_words"),
+        ("scop", "scope"),
+    ):
+        assert f"unknown name {wrong!r}; did you mean {right!r}?" in str(caught.value)
+
+
 @pytest.mark.parametrize("command", ["run", "plan"])
 def test_the_command_line_ends_with_code_2_and_one_line(recipe_file: Writer, tmp_path: Path, command: str) -> None:
     path = recipe_file(GOOD.replace("- repair", "- repare"))

@@ -29,6 +29,9 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
         (["--preset", "gigantic"], "gigantic"),
         (["--steps", "5", "--seconds", "5"], "one budget"),
         (["--steps", "0"], "steps"),
+        (["--tokens", "lots"], "'lots' is not a number of tokens"),
+        (["--tokens", "2.5"], "a whole number from 1 on"),
+        (["--tokens", "-5"], "is not a number of tokens"),
         (["--sequence-length", "100", "--batch-tokens", "1050"], "nearest is 1000"),
         (["--model", "width=100", "--model", "heads=3"], "multiple of heads"),
         (["--model", "colour=3"], "colour"),
@@ -91,6 +94,38 @@ def test_help_and_bad_options_need_no_torch() -> None:
     )
     finished = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
+
+
+def test_tokens_are_given_as_people_write_them(tmp_path: Path) -> None:
+    manifest = str(learnable_corpus(tmp_path / "corpus", train=40, held_out=5))
+    arguments = [
+        "--manifest",
+        manifest,
+        "--out",
+        str(tmp_path / "run"),
+        *SMALL,
+        "--device",
+        "cpu",
+        "--no-compile",
+        "--tokens",
+        "2e3",
+    ]
+    code, _, errors = invoke("train", *arguments, "--sequence-length", "16", "--batch-tokens", "32", "--no-evaluate")
+    assert code == 0, errors
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["tokens"] == 2000
+
+
+@pytest.mark.parametrize("place", ["", "run", "tokens/run", "../linked/run", "./x/../run"])
+@pytest.mark.parametrize("named", ["manifest", "folder"])
+def test_a_run_within_its_corpus_is_refused(tmp_path: Path, place: str, named: str) -> None:
+    manifest = str(learnable_corpus(tmp_path / "corpus", train=20, held_out=5))
+    corpus = Path(manifest).parent if manifest.endswith(".json") else Path(manifest)
+    (tmp_path / "linked").symlink_to(corpus)
+    given = str(corpus) if named == "folder" else str(corpus / "manifest.json")
+    code, _, errors = invoke("train", "--manifest", given, "--out", str(corpus / place), "--preset", "tiny", "--steps", "1")
+    assert code == 2
+    assert "is inside the corpus, which holds only what its manifest lists" in errors
+    assert not (corpus / "run").exists()
 
 
 def test_a_single_mixture_is_a_list_of_one_phase() -> None:
