@@ -216,8 +216,8 @@ def record(name: str, options: Any) -> StageRecord:
     return StageRecord(step="a", stage=name, version=1, options=json.loads(options.model_dump_json()))
 
 
-QUALITY = {"model": "m.bin", "min_known_words": 0.2}
-FILTERS = {
+QUALITY: dict[str, Any] = {"model": "m.bin", "min_known_words": 0.2}
+FILTERS: dict[str, tuple[Any, Any]] = {
     "gopher_quality": (GopherQuality, GopherQualityOptions()),
     "gopher_quality, changed": (GopherQuality, GopherQualityOptions(min_words=9, max_bullet_lines=None, min_stop_words=None)),
     "gopher_repetition": (GopherRepetition, GopherRepetitionOptions()),
@@ -236,9 +236,9 @@ FILTERS = {
 def test_the_rules_that_follow_from_options_are_those_of_the_filter(what: str) -> None:
     filter_, options = FILTERS[what]
     found = rules_of_options(record(filter_.name, options))
-    built = object.__new__(filter_)  # its rules follow from options alone, and need neither model nor lists
-    built.options, built.compat = options, {}  # type: ignore[attr-defined]
-    rules = {rule.name: (rule.condition, rule.bound) for rule in filter_.rules(built)}
+    built: Any = object.__new__(filter_)  # its rules follow from options alone, and need neither model nor lists
+    built.options, built.compat = options, {}
+    rules = {rule.name: (rule.condition, rule.bound) for rule in built.rules()}
     assert found is not None and {name: bound[:2] for name, bound in found.items()} == rules
 
 
@@ -250,7 +250,7 @@ def test_every_option_that_is_a_share_is_known_as_one() -> None:
     rules = {"gopher_quality", "gopher_repetition", "c4", "fineweb"}  # whose bounds are their rules'
     for name, options in types.items():
         for field, about in options.model_fields.items() if name not in rules else ():
-            tops = [mark.le for mark in about.metadata if isinstance(mark, annotated_types.Le)]
+            tops: list[Any] = [mark.le for mark in about.metadata if isinstance(mark, annotated_types.Le)]
             tops += [mark.lt for mark in about.metadata if isinstance(mark, annotated_types.Lt)]
             if 1 in tops and field not in ("later_threshold",):
                 found.setdefault(name, set()).add(field)
