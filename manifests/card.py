@@ -53,6 +53,7 @@ def card(
     parts += [
         "## Scores",
         *_scores(result, scores),
+        *_gate(result),
         "## Decontamination",
         *_decontamination(manifest),
         "## Held out",
@@ -128,6 +129,10 @@ def _training(config: dict[str, Any], facts: dict[str, Any], result: dict[str, A
     lineage = facts.get("lineage")
     if isinstance(lineage, list) and lineage:
         rows.append(("went on from", ", ".join(_plain(one) for one in lineage)))
+    parent = _object(_object(facts.get("continued")).get("parent"))
+    if parent:
+        step = f", step {_number(parent['step'])}" if "step" in parent else ""
+        rows.append(("began with", f"{_plain(parent.get('run', ''))}{step}, weights `{_code(parent.get('weights_sha256', ''))}`"))
     return [(name, value) for name, value in rows if value]
 
 
@@ -158,6 +163,40 @@ def _scores(result: dict[str, Any], scores: dict[str, dict[str, Any]]) -> list[s
         figures = ", ".join(f"{_plain(name)} {bpb:.4f}" for name, bpb in parts.items() if isinstance(bpb, float))
         said.append(f"By component: {figures}.")
     return said
+
+
+def _gate(result: dict[str, Any]) -> list[str]:
+    """What the gate that was written before the run says of it."""
+    gate = _object(result.get("gate"))
+    if not gate:
+        return []
+    rows = []
+    for name, asked in (("domain", "falls by {:g} at least"), ("general", "rises by {:g} at most")):
+        side = _object(gate.get(name))
+        interval, limit = side.get("interval"), side.get("limit")
+        ends = [f"{one:+.4f}" for one in interval if isinstance(one, float)] if isinstance(interval, list) else []
+        figures = [f"{one:.4f}" if isinstance(one, float) else "" for one in (side.get("before"), side.get("after"))]
+        change = side.get("change")
+        rows.append(
+            (
+                name,
+                _plain("; ".join(map(str, side["texts"]))) if isinstance(side.get("texts"), list) else "",
+                _number(side.get("documents")),
+                *figures,
+                f"{change:+.4f}" if isinstance(change, float) else "",
+                " to ".join(ends),
+                asked.format(abs(limit)) if isinstance(limit, (int, float)) else "",
+                "pass" if side.get("passed") is True else "fail",
+            )
+        )
+    headings = ("side", "held out", "documents", "before", "after", "change", "95 % over documents", "asked", "")
+    by = "the worse end of the interval decides" if gate.get("decided_by") == "interval" else "the change itself decides"
+    return [
+        "### Gate",
+        f"Written before the run (SHA-256 `{_code(gate.get('gate_sha256', ''))}`), in {_plain(gate.get('unit', ''))}; {by}. "
+        f"The run's decision: {'pass' if gate.get('passed') is True else 'fail'}.",
+        _table(headings, rows),
+    ]
 
 
 def _decontamination(manifest: Manifest) -> list[str]:
@@ -205,6 +244,10 @@ def _plain(value: object) -> str:
 
 def _code(value: object) -> str:
     return re.sub(r"[^0-9A-Za-z._-]", "", str(value))
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _number(value: object) -> str:

@@ -246,7 +246,8 @@ def _listed_files(checkpoint: Path, record: dict[str, Any]) -> dict[str, str]:
 
 def _without_paths(config: dict[str, Any]) -> dict[str, Any]:
     """A configuration with the names of files that lie beside it in place of where they lay."""
-    return {**config, "manifest": MANIFEST, "out": ".", "cache": None}
+    begun_with: dict[str, Any] = {name: None for name in ("parent", "gate") if name in config}  # run.json has their digests
+    return {**config, "manifest": MANIFEST, "out": ".", "cache": None, **begun_with}
 
 
 def _figures(path: Path) -> Iterator[bytes]:

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from manifests.token_number import number_of_tokens
-from trainer import averaging_commands, evaluation_commands, planning_commands, run_commands
+from trainer import averaging_commands, evaluation_commands, gate_commands, planning_commands, run_commands
 from trainer.exits import BAD_USAGE, FAILED, SIGNALLED, end, explain, need_torch
 from trainer.presets import CPU_PRESET, DEFAULT_PRESET, PRESETS
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Train on a corpus, and score what was trained.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(run_commands.exports, name="export")
 for _command in (
-    planning_commands.plan_training, planning_commands.forecast, evaluation_commands.choices, run_commands.replay,
-    run_commands.generate, run_commands.noise, averaging_commands.average,
+    planning_commands.plan_training, planning_commands.forecast, evaluation_commands.choices, gate_commands.gate,
+    run_commands.replay, run_commands.generate, run_commands.noise, averaging_commands.average,
 ):  # fmt: skip
     app.command()(_command)
 
@@ -486,19 +486,28 @@ def evaluate(
     device: Annotated[Device, typer.Option(help="auto takes a GPU where there is one.")] = Device.auto,
     dtype: Annotated[Precision, typer.Option(help="auto: bfloat16 on a GPU, float32 on a CPU.")] = Precision.auto,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole score as JSON.")] = False,
+    documents: Annotated[
+        Path | None, typer.Option(help="Write what each document costs here, as Parquet: for `corpusmill gate`.", metavar="FILE")
+    ] = None,
     cache: Cache = None,
 ) -> None:
     """Scores a checkpoint on held-out documents, in bits per byte of their text."""
     need_torch()
     if sequence_length is not None and sequence_length < 2:
         end(BAD_USAGE, f"--sequence-length {sequence_length}: a row needs at least 2 tokens")
+    from manifests.storage import Folder
+    from trainer.document_scores import DocumentScores
     from trainer.ranks import Ranks
-    from trainer.scoring import score_checkpoint
+    from trainer.scoring import score_documents
 
     ranks: Ranks | None = None
     try:
         ranks = Ranks.join(device.value)
-        score = score_checkpoint(checkpoint, manifest, split.value, ranks, sequence_length, dtype.value, cache)
+        scored, corpus = score_documents(checkpoint, manifest, split.value, ranks, sequence_length, dtype.value, cache)
+        score = scored.score
+        if documents is not None and ranks.first:
+            held = DocumentScores.of_evaluation(scored, corpus)
+            held.write(Folder(str(documents.absolute().parent)), documents.name)
     except Exception as error:
         explain(error, ranks)
     finally:

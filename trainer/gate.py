@@ -26,7 +26,7 @@ from manifests.terminal import visible
 from trainer.configuration import ConfigurationError
 from trainer.document_scores import DocumentScores, Float64, Int64
 
-RESAMPLES, LEAST_RESAMPLES, DRAWS, SEED = 10_000, 1_000, 200_000_000, 0
+RESAMPLES, LEAST_RESAMPLES, DRAWS, DRAWN_AT_ONCE, SEED = 10_000, 1_000, 200_000_000, 1 << 20, 0
 """Of the bootstrap: fewer resamples where documents are so many that they would be more draws than DRAWS."""
 PROTOCOL = ("split", "sequence_length", "dtype", "documents_sha256", "tokenizer_sha256", "evaluator_sha256")
 """What scores before and after must agree in, or their difference is not the run's."""
@@ -237,13 +237,14 @@ def change_interval(changes: Float64, sizes: Float64) -> tuple[float, float]:
     """The 2.5 % and 97.5 % points of sum(changes) / sum(sizes) when documents are drawn again with replacement, each with both of
     its numbers; a fixed seed."""
     count = len(changes)
-    generator, found = np.random.default_rng(SEED), []
-    for _ in range(max(LEAST_RESAMPLES, min(RESAMPLES, DRAWS // count))):
-        drawn = generator.integers(0, count, count)
-        size = float(sizes[drawn].sum())
-        if size:
-            found.append(float(changes[drawn].sum()) / size)
-    low, high = np.percentile(found, [2.5, 97.5])
+    resamples = max(LEAST_RESAMPLES, min(RESAMPLES, DRAWS // count))
+    at_once = max(1, DRAWN_AT_ONCE // count)
+    generator, sums = np.random.default_rng(SEED), []
+    for first in range(0, resamples, at_once):
+        drawn = generator.integers(0, count, (min(at_once, resamples - first), count))
+        sums.append(np.stack((changes[drawn].sum(axis=1), sizes[drawn].sum(axis=1))))
+    change, size = np.concatenate(sums, axis=1)
+    low, high = np.percentile(change[size > 0] / size[size > 0], [2.5, 97.5])
     return float(low), float(high)
 
 

@@ -159,6 +159,9 @@ def _exported_options(architecture: Architecture, positions: int) -> dict[str, A
 
 
 def _run_name(folder: Path) -> str:
-    """The name of the run's folder, for a checkpoint that lies where runs have them; else that of the folder it is in."""
+    """Of a checkpoint that lies where runs have them, the name of the run's folder, of a release its own, and else (an average
+    of checkpoints, or a copy of one) that of the checkpoint's folder."""
     place = folder.absolute()
-    return place.parent.parent.name if place.parent.name == checkpoint.CHECKPOINTS else place.parent.name
+    if place.parent.name == checkpoint.CHECKPOINTS:
+        return place.parent.parent.name
+    return place.parent.name if place.name == WEIGHTS_OF_A_RELEASE else place.name

@@ -67,7 +67,7 @@ def count_words(corpus: Corpus, component: Component, at_most: int = SAMPLE_TOKE
     try:
         tokenizer = open_tokenizer(corpus.folder, corpus.tokenizer.file, corpus.tokenizer.sha256)
     except CheckpointError as error:
-        return Words(*found, None, str(error))
+        return Words(*found, None, str(error).removeprefix(f"{corpus.folder.url}/"))  # the record holds no place of a machine
     documents = [
         component.read(begin + 1, length - 1).tolist()
         for begin, length in zip(component.starts[:count].tolist(), component.lengths[:count].tolist(), strict=True)

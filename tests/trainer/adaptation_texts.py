@@ -116,7 +116,7 @@ components:
   stories: {{source: stories, format: jsonl, licence: CC0-1.0, stages: []}}
   safety: {{source: safety, format: jsonl, licence: CC0-1.0, stages: []}}
 stages:
-  - split: {{validation: 0.1}}
+  - split: {{validation: 0.1, test: 0}}
   - tokenizer: {tokenizer}
   - shards
 """

@@ -1,0 +1,475 @@
+"""Continued pretraining: first weights, lineage, the gate that was written before, and a run that is resumed and held to it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from manifests.commands import app as questions
+from manifests.manifest import Manifest
+from manifests.storage import Folder
+from pipeline.recipe import Recipe
+from tests.pipeline.crawl import build
+from tests.trainer.adaptation_texts import write_recipe
+from tests.trainer.corpus_fixture import build_corpus, sentences
+from tests.trainer.ranks_fixture import in_ranks
+from tests.trainer.test_loop import ALONE, SMALL, forget_after, losses
+from trainer import checkpoint
+from trainer.checkpoint import CheckpointError
+from trainer.commands import app
+from trainer.configuration import REWARMUP, ConfigurationError, TrainConfig
+from trainer.continued import FOLDER, RECORD
+from trainer.corpus import Corpus, CorpusError
+from trainer.document_scores import DocumentScores
+from trainer.gate import GateError
+from trainer.loop import Outcome, Run, train
+from trainer.progress import RunProgress
+from trainer.ranks import Ranks
+from trainer.scoring import score_checkpoint
+from trainer.words import count_words
+
+GATE = """
+domain: {text: [{components: [new]}], down_by: 0.3}
+general: {text: [{components: [old]}], up_by: 5}
+"""
+STEPS = 12
+
+
+def reversed_sentences(count: int, seed: int) -> list[list[int]]:
+    """The words of `sentences` in another order: what a model of these has to learn anew."""
+    return [text[::-1] for text in sentences(count, seed)]
+
+
+def documents() -> dict[tuple[str, str], list[list[list[int]]]]:
+    return {
+        ("old", "train"): [sentences(150, 1)], ("old", "validation"): [sentences(30, 2)],
+        ("new", "train"): [reversed_sentences(150, 3)], ("new", "validation"): [reversed_sentences(30, 4)],
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_corpus(tmp_path_factory.mktemp("corpus"), documents())
+
+
+def run(manifest: Path, out: Path, resume: bool = False, ranks: Ranks = ALONE, **changes: object) -> Outcome:
+    return train(configuration(manifest, out, **changes), ranks, RunProgress(False, 10), resume)
+
+
+def configuration(manifest: Path, out: Path, **changes: object) -> TrainConfig:
+    options: dict[str, object] = {
+        "manifest": str(manifest), "out": str(out), "preset": "tiny", "model": SMALL, "sequence_length": 32,
+        "batch_tokens": 512, "micro_batch": 8, "steps": STEPS, "device": "cpu", "learning_rate": 1e-2, **changes,
+    }  # fmt: skip
+    return TrainConfig.check(**options)
+
+
+@pytest.fixture(scope="module")
+def base(manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("base") / "stories"
+    run(manifest, out, steps=40, mixture={"old": 1.0})
+    return out
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("gate") / "gate.yaml"
+    path.write_text(GATE)
+    return path
+
+
+Adapt = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="module")
+def adapt(manifest: Path, base: Path, gate: Path) -> Adapt:
+    def adapted(out: Path, resume: bool = False, **changes: object) -> Outcome:
+        given = {
+            "mixture": {"new": 0.7, "old": 0.3},
+            "parent": str(base),
+            "gate": str(gate),
+            "checkpoint_every": 4,
+            "keep": 9,
+            **changes,
+        }
+        return run(manifest, out, resume, **given)
+
+    return adapted
+
+
+@pytest.fixture(scope="module")
+def adapted(adapt: Adapt, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("adapted") / "run"
+    adapt(out)
+    return out
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(checkpoint.resolve(folder) / checkpoint.WEIGHTS)
+
+
+def test_a_run_begins_with_the_weights_of_its_parent_a_fresh_optimiser_and_a_short_warmup(
+    manifest: Path, base: Path, tmp_path: Path
+) -> None:
+    config = configuration(manifest, tmp_path / "run", parent=str(base), mixture={"new": 1.0})
+    begun = Run(config, ALONE, RunProgress(False, 10), resume=False)
+    theirs = weights(base)
+    assert all(torch.equal(value, theirs[name]) for name, value in begun.model.named_parameters())
+    assert not begun.optimiser.state
+    assert (begun.step, begun.position, begun.tokens) == (0, 0, 0)
+    assert config.warmup == REWARMUP
+    assert configuration(manifest, tmp_path / "run", parent=str(base), warmup=0.5).warmup == 0.5
+
+
+def test_the_result_has_what_the_evaluator_says_of_both_models(manifest: Path, base: Path, adapted: Path) -> None:
+    told = read(adapted / "result.json")["gate"]
+    for side, component in (("domain", "new"), ("general", "old")):
+        for when, path in (("before", base), ("after", adapted)):
+            group = score_checkpoint(path, str(manifest), "validation", ALONE).by_component[component]
+            assert told[side][when] == pytest.approx(group.nats / group.tokens, rel=1e-6)
+            assert (told[side]["documents"], told[side]["tokens"]) == (group.documents, group.tokens)
+        assert told[side]["change"] == pytest.approx(told[side]["after"] - told[side]["before"], abs=1e-9)
+    assert told["gate"] == "pass" and told["domain"]["change"] < -0.3
+    (protocol,) = told["protocols"]
+    assert protocol["sequence_length"] == 32 and len(protocol["evaluator_sha256"]) == 64
+
+
+def test_the_last_line_says_what_the_gate_says(adapt: Adapt, adapted: Path, gate: Path, tmp_path: Path) -> None:
+    strict = tmp_path / "strict.yaml"
+    strict.write_text(GATE.replace("0.3", "4"))
+    outcome = adapt(tmp_path / "run", gate=str(strict), steps=2)
+    assert outcome.line().endswith("| steps=2 | gate=fail")
+    assert outcome.gate is not None and not outcome.gate.domain.passed and outcome.gate.general.passed
+
+
+def test_the_gate_is_in_the_record_before_the_first_step(
+    adapt: Adapt, gate: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that dies in the first step leaves the gate, and what the model lost before, behind."""
+
+    def dies(self: Run, *_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "_steps", dies)
+    with pytest.raises(KeyboardInterrupt):
+        adapt(tmp_path / "run")
+    record = read(tmp_path / "run" / RECORD)
+    assert record["gate"]["text"] == gate.read_text()
+    assert record["gate"]["sha256"] == hashlib.sha256(gate.read_bytes()).hexdigest()
+    ((name, sha256),) = record["before"].items()
+    assert hashlib.sha256((tmp_path / "run" / FOLDER / name).read_bytes()).hexdigest() == sha256
+    assert read(tmp_path / "run" / "run.json")["continued"]["gate"]["sha256"] == record["gate"]["sha256"]
+    monkeypatch.undo()
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(GATE.replace("0.3", "0.2"))
+    with pytest.raises(GateError, match=r"written before the run, and gate .* was written for it"):
+        adapt(tmp_path / "run", resume=True, gate=str(changed))
+    assert adapt(tmp_path / "run", resume=True).gate is not None
+
+
+def test_lineage_names_run_step_and_weights_of_the_parent_and_of_its_parent(
+    manifest: Path, base: Path, adapted: Path, tmp_path: Path
+) -> None:
+    identity = checkpoint.identity(checkpoint.resolve(base))
+    facts = read(adapted / "run.json")
+    parent = facts["continued"]["parent"]
+    assert (parent["run"], parent["step"], parent["weights_sha256"]) == ("stories", 40, identity)
+    assert parent["manifest_digest"] == Manifest.load(Folder(str(manifest.parent))).digest
+    assert facts["lineage"] == [f"stories/step-00000040 {identity}"]
+    assert checkpoint.load_state(checkpoint.resolve(adapted)).continued["parent"] == parent  # type: ignore[index]
+    run(manifest, tmp_path / "child", parent=str(adapted), steps=1)
+    child = read(tmp_path / "child" / "run.json")
+    own = checkpoint.identity(checkpoint.resolve(adapted))
+    assert child["lineage"] == [f"stories/step-00000040 {identity}", f"run/step-00000012 {own}"]
+    assert child["continued"]["parent"]["continued"]["parent"]["weights_sha256"] == identity
+    assert child["continued"]["gate"] is None and "gate" not in read(tmp_path / "child" / "result.json")
+    assert str(manifest.parent) not in json.dumps(facts)
+
+
+def test_a_resumed_run_is_the_unbroken_one_and_so_is_its_decision(adapt: Adapt, adapted: Path, tmp_path: Path) -> None:
+    """Without --from and --gate, and though the parent is gone."""
+    out = Path(shutil.copytree(adapted, tmp_path / "run"))
+    (out / "result.json").unlink()
+    forget_after(out, 8)
+    outcome = adapt(out, resume=True, parent=None, gate=None, warmup=REWARMUP)
+    assert outcome.gate is not None
+    assert losses(out) == losses(adapted)
+    ours, theirs = weights(out), weights(adapted)
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+    assert read(out / "result.json")["gate"] == read(adapted / "result.json")["gate"]
+    assert read(out / "run.json")["continued"] == read(adapted / "run.json")["continued"]
+    assert read(out / "config.json")["gate"] == read(adapted / "config.json")["gate"]
+
+
+def changed_gate(out: Path, tmp_path: Path) -> dict[str, object]:
+    (tmp_path / "other.yaml").write_text(GATE + "# more\n")
+    return {"gate": str(tmp_path / "other.yaml")}
+
+
+def changed_record(out: Path, tmp_path: Path) -> dict[str, object]:
+    record = read(out / RECORD)
+    record["gate"]["text"] = GATE.replace("0.3", "0.1")
+    (out / RECORD).write_text(json.dumps(record))
+    return {"gate": None}
+
+
+def changed_scores(out: Path, tmp_path: Path) -> dict[str, object]:
+    (path,) = (out / FOLDER).glob("before-*")
+    held = DocumentScores.read(path)
+    DocumentScores(held.about, held.components, held.owner, held.nats + 9, held.tokens, held.text_bytes, held.ids).write(
+        Folder(str(path.parent)), path.name
+    )
+    return {}
+
+
+def lost_record(out: Path, tmp_path: Path) -> dict[str, object]:
+    (out / RECORD).unlink()
+    return {}
+
+
+def another_parent(out: Path, tmp_path: Path) -> dict[str, object]:
+    return {"parent": str(out)}
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (changed_gate, "a gate is written before the run, and gate .* was written for it, not .*; leave --gate out"),
+        (changed_record, "the gate in it is not the one that the run began with"),
+        (changed_scores, "not the file that the run wrote: its digest is another"),
+        (lost_record, "it has what this run was begun with"),
+        (another_parent, "the run began with weights .* of stories, and these are .*; leave --from out"),
+    ],
+)
+def test_what_was_written_before_the_run_cannot_be_changed(
+    adapt: Adapt, adapted: Path, tmp_path: Path, change: Callable[..., dict[str, object]], complaint: str
+) -> None:
+    out = Path(shutil.copytree(adapted, tmp_path / "run"))
+    forget_after(out, 8)
+    with pytest.raises((ConfigurationError, CheckpointError, CorpusError), match=complaint):
+        adapt(out, resume=True, **change(out, tmp_path))
+
+
+def test_a_run_that_began_otherwise_gets_no_gate_or_parent_later(manifest: Path, base: Path, gate: Path, tmp_path: Path) -> None:
+    run(manifest, tmp_path / "plain", steps=2)
+    with pytest.raises(ConfigurationError, match="did not begin with other weights"):
+        run(manifest, tmp_path / "plain", resume=True, parent=str(base), warmup=0.05)
+    run(manifest, tmp_path / "ungated", steps=2, parent=str(base))
+    with pytest.raises(GateError, match="a gate is written before the run, and none was"):
+        run(manifest, tmp_path / "ungated", resume=True, parent=str(base), gate=str(gate))
+    with pytest.raises(ConfigurationError, match="so it needs --from"):
+        run(manifest, tmp_path / "new", gate=str(gate))
+
+
+def test_in_another_precision_the_base_is_scored_again_or_the_run_is_not_resumed(
+    adapt: Adapt, adapted: Path, tmp_path: Path
+) -> None:
+    """As after a change of the evaluator: what was scored in two ways is not compared."""
+    out = Path(shutil.copytree(adapted, tmp_path / "run"))
+    forget_after(out, 8)
+    with pytest.raises(ConfigurationError, match=r"give --from stories \(weights .*\) once more"):
+        adapt(out, resume=True, parent=None, warmup=REWARMUP, dtype="bfloat16")
+    assert adapt(out, resume=True, dtype="bfloat16").gate is not None
+    told, was = read(out / "result.json")["gate"], read(adapted / "result.json")["gate"]
+    assert told["protocols"][0]["dtype"] == "bfloat16" and was["protocols"][0]["dtype"] == "float32"
+    assert told["domain"]["before"] == pytest.approx(was["domain"]["before"], rel=1e-2)
+    assert told["domain"]["before"] != was["domain"]["before"]
+    assert read(out / RECORD)["before"] != read(adapted / RECORD)["before"]
+
+
+def test_another_tokenizer_is_refused_with_what_would_work(base: Path, gate: Path, manifest: Path, tmp_path: Path) -> None:
+    other = build_corpus(tmp_path / "other", documents())
+    (tmp_path / "other" / "tokenizer.json").write_text('{"version": "2.0"}')
+    folder = Folder(str(tmp_path / "other"))
+    found = Manifest.load(folder)
+    found.content.tokenizer.sha256 = hashlib.sha256(b'{"version": "2.0"}').hexdigest()  # type: ignore[union-attr]
+    Manifest.seal(found.content, {}).save(folder)
+    with pytest.raises(
+        CheckpointError, match=r"its token ids mean other texts\. Build the corpus with the parent's: `tokenizer: {file"
+    ):
+        run(other, tmp_path / "run", parent=str(base))
+    elsewhere = tmp_path / "gate.yaml"
+    elsewhere.write_text(GATE.replace("{components: [old]}", "{corpus: other/manifest.json, components: [old]}"))
+    with pytest.raises(GateError, match="a gate needs texts in tokens of the model"):
+        run(manifest, tmp_path / "run", parent=str(base), gate=str(elsewhere))
+
+
+def test_general_text_can_be_of_another_corpus_and_its_place_is_not_in_the_facts(
+    manifest: Path, base: Path, tmp_path: Path
+) -> None:
+    other = build_corpus(tmp_path / "elsewhere", {("old", "train"): [sentences(5, 8)], ("old", "test"): [sentences(25, 9)]})
+    path = tmp_path / "gate.yaml"
+    text = "{corpus: elsewhere/manifest.json, components: [old], split: test}"
+    path.write_text(GATE.replace("{components: [old]}", text) + "sequence_length: 16\nunit: bits per byte\n")
+    outcome = run(manifest, tmp_path / "run", parent=str(base), gate=str(path), steps=2, evaluate=False)
+    assert outcome.line().startswith("val_bpb=none") and outcome.gate is not None
+    before = score_checkpoint(base, str(other), "test", ALONE, 16)
+    assert outcome.gate.general.before == pytest.approx(before.val_bpb, rel=1e-6)
+    told = (tmp_path / "run" / "run.json").read_text()
+    assert "elsewhere" not in told and Manifest.load(Folder(str(tmp_path / "elsewhere"))).digest in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"model": {**SMALL, "width": 64}}, "a model of another shape: width 32 there, 64 here"),
+        ({"parent": "nowhere"}, "neither a checkpoint nor a run with a complete one"),
+        ({"gate": "nowhere.yaml"}, "--gate nowhere.yaml"),
+    ],
+)
+def test_a_parent_that_does_not_fit_is_refused(
+    manifest: Path, base: Path, tmp_path: Path, changes: dict[str, object], complaint: str
+) -> None:
+    with pytest.raises((ConfigurationError, CheckpointError), match=complaint):
+        run(manifest, tmp_path / "run", **{"parent": str(base), **changes})
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_takes_the_parents_shape_and_fails_on_the_gate_only_when_told(
+    manifest: Path, base: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "gate.yaml"
+    path.write_text(GATE.replace("0.3", "40"))
+    told = ["--manifest", str(manifest), "--from", str(base), "--gate", str(path), "--mixture", "new=.7", "--mixture", "old=.3"]
+    told += ["--batch-tokens", "512", "--micro-batch", "8", "--steps", "2", "--device", "cpu", "--checkpoint-every", "1"]
+
+    def call(name: str, *more: str) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, ["train", *told, "--out", str(tmp_path / name), *more])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, result.stdout, result.stderr
+
+    code, out, errors = call("run")
+    assert code == 0, errors
+    assert out.splitlines()[-1].endswith("| steps=2 | gate=fail")
+    assert "begins with stories, weights" in errors and "fresh optimiser" in errors
+    assert "general: 1.8" in errors and "may rise by 5: pass" in errors and "must fall by 40: fail" in errors
+    config = read(tmp_path / "run" / "config.json")
+    assert (config["preset"], config["model"], config["sequence_length"], config["warmup"]) == ("tiny", SMALL, 32, REWARMUP)
+    code, _, errors = call("failing", "--fail-on-gate")
+    assert code == 1 and "the gate says fail" in errors
+    forget_after(tmp_path / "run", 1)
+    told = [one for one in told if one not in ("--from", str(base), "--gate", str(path))]
+    code, out, errors = call("run", "--resume")
+    assert code == 0 and out.splitlines()[-1].endswith("gate=fail"), errors
+    code, _, errors = call("wrong", "--from", str(base), "--gate", str(tmp_path / "none.yaml"))
+    assert code == 2 and "none.yaml" in errors
+
+
+def test_an_exported_model_is_a_parent_with_the_same_weights(manifest: Path, base: Path, tmp_path: Path) -> None:
+    exported = CliRunner().invoke(
+        app, ["export", "huggingface", str(base), "--output", str(tmp_path / "model"), "--dtype", "float32"]
+    )
+    assert exported.exit_code == 0, exported.stderr
+    command = [
+        "train",
+        "--manifest",
+        str(manifest),
+        "--from",
+        str(tmp_path / "model"),
+        "--out",
+        str(tmp_path / "run"),
+        "--steps",
+        "1",
+    ]
+    command += ["--batch-tokens", "512", "--micro-batch", "8", "--device", "cpu", "--learning-rate", "1e-12", "--no-evaluate"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.stderr
+    ours, theirs = weights(tmp_path / "run"), weights(base)
+    assert all(torch.allclose(value, theirs[name], atol=1e-9) for name, value in ours.items())
+    parent = read(tmp_path / "run" / "run.json")["continued"]["parent"]
+    assert parent["kind"] == "export"
+    assert parent["weights_sha256"] == hashlib.sha256((tmp_path / "model/model.safetensors").read_bytes()).hexdigest()
+    told = read(tmp_path / "model/config.json")
+    (tmp_path / "model/config.json").write_text(json.dumps({**told, "rope_scaling": {"factor": 8}}))
+    result = CliRunner().invoke(app, [*command[:5], "--out", str(tmp_path / "scaled"), *command[7:]])
+    assert result.exit_code == 1 and "a model of another kind than is trained here, by rope_scaling" in result.stderr
+
+
+def test_a_release_shows_the_gate_and_what_the_run_began_with(adapted: Path, manifest: Path, base: Path, tmp_path: Path) -> None:
+    made = tmp_path / "release"
+    released = CliRunner().invoke(questions, ["release", str(adapted), "--corpus", str(manifest), "--output", str(made)])
+    assert released.exit_code == 0, released.output
+    card = (made / "README.md").read_text()
+    identity = checkpoint.identity(checkpoint.resolve(base))
+    assert f"| began with | stories, step 40, weights `{identity}` |" in card
+    assert "The run's decision: pass." in card and "| domain | new (validation) | 30 |" in card
+    held = [path.read_text() for path in made.rglob("*.json")]
+    assert all(str(base) not in text and "gate.yaml" not in text for text in held)
+    assert read(made / "result.json")["gate"]["gate"] == "pass"
+    run(manifest, tmp_path / "child", parent=str(made), steps=1, evaluate=False)
+    assert read(tmp_path / "child" / "run.json")["continued"]["parent"]["run"] == "release"
+
+
+def test_tokens_a_word_are_counted_first_and_a_tokenizer_that_shatters_the_domain_is_said_or_refused(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "texts", 120, 60, "{vocabulary: 512, mixture: mixture.yaml, sample_bytes: 20000}")
+    build(Recipe.load(recipe), tmp_path / "corpus")
+    corpus = Corpus.open(tmp_path / "corpus")
+    counted = {name: count_words(corpus, corpus.component(name, "validation")) for name in ("stories", "safety")}
+    for name, found in counted.items():
+        lines = [json.loads(line)["text"] for line in (tmp_path / "texts" / name / f"{name}.jsonl").read_text().splitlines()]
+        numbers = [int(one.split("#")[1]) for one in corpus.component(name, "validation").ids().to_pylist()]
+        texts = [lines[number] for number in numbers]
+        assert found.words == sum(len(text.split()) for text in texts)
+        assert found.text_bytes == sum(len(text.encode()) for text in texts)
+        assert found.tokens == int(np.sum(corpus.component(name, "validation").lengths - 1))
+    stories, safety = (counted[name].tokens_per_word for name in ("stories", "safety"))
+    assert stories and safety and safety > 1.5 * stories
+    run(tmp_path / "corpus", tmp_path / "base", steps=1, evaluate=False)
+    gate = tmp_path / "gate.yaml"
+    text = "domain: {text: [{components: [safety]}], down_by: 0}\ngeneral: {text: [{components: [stories]}], up_by: 9}\nleast_documents: 2\n"
+    gate.write_text(text)
+    said = Said()
+    config = configuration(tmp_path / "corpus", tmp_path / "run", steps=1, parent=str(tmp_path / "base"), gate=str(gate))
+    train(config, ALONE, said)
+    assert any(line.startswith(f"domain: safety (validation): {safety:.2f} tokens a word") for line in said.lines)
+    assert any(line.startswith("warning: the tokenizer shatters the domain") for line in said.lines)
+    words = read(tmp_path / "run" / "run.json")["continued"]["words"]
+    assert [one["tokens_per_word"] for one in words] == [safety, stories]
+    gate.write_text(text.replace("down_by: 0", "down_by: 0, max_tokens_per_word: 1.5"))
+    with pytest.raises(GateError, match=r"tokens for a word of the domain are .*, and the gate allows 1\.5"):
+        run(tmp_path / "corpus", tmp_path / "refused", steps=1, parent=str(tmp_path / "base"), gate=str(gate))
+
+
+class Said(RunProgress):
+    """Keeps what a run says."""
+
+    def __init__(self) -> None:
+        super().__init__(False, 10)
+        self.lines: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.lines += message.split("\n")
+
+
+def _in_ranks(ranks: Ranks, manifest: str, out: str, parent: str, gate: str) -> None:
+    config = configuration(
+        Path(manifest), Path(out), parent=parent, gate=gate, mixture={"new": 0.7, "old": 0.3}, parallel="fsdp", steps=2
+    )
+    outcome = train(config, ranks, RunProgress(False, 10))
+    assert (outcome.gate is not None) == ranks.first
+
+
+@pytest.mark.slow
+def test_shards_begin_with_the_parents_rows_and_decide_as_one_process_does(
+    manifest: Path, base: Path, gate: Path, adapt: Adapt, tmp_path: Path
+) -> None:
+    assert in_ranks(2, _in_ranks, str(manifest), str(tmp_path / "two"), str(base), str(gate)) == [0, 0]
+    adapt(tmp_path / "one", steps=2)
+    ours, alone = (read(tmp_path / name / "result.json")["gate"] for name in ("two", "one"))
+    for side in ("domain", "general"):
+        for figure in ("before", "after", "change"):
+            assert ours[side][figure] == pytest.approx(alone[side][figure], rel=1e-4, abs=1e-5)

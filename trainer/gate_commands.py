@@ -1,0 +1,49 @@
+"""`corpusmill gate`: decides a gate for two evaluations that were made elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from manifests.terminal import visible
+from trainer.exits import BAD_USAGE, FAILED, end
+
+ScoreFiles = list[Path]
+
+
+def gate(
+    file: Annotated[Path, typer.Argument(help="The gate, in YAML.", metavar="GATE")],
+    before: Annotated[
+        ScoreFiles, typer.Option(help="What documents cost before, as `evaluate --documents` wrote it; repeat.", metavar="FILE")
+    ],
+    after: Annotated[ScoreFiles, typer.Option(help="The same documents after; repeat.", metavar="FILE")],
+    fail_on_gate: Annotated[bool, typer.Option(help="Exit code 1 where the gate says fail.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the decision as JSON.")] = False,
+) -> None:
+    """Decides whether a model has passed a gate: domain loss down, general loss not up, over the same documents.
+
+    A gate is decided on what was written before: keep the file's SHA-256, which is printed, from then.
+    """
+    from manifests.manifest import ManifestError, open_corpus
+    from manifests.storage import StorageError
+    from trainer.document_scores import DocumentScores, DocumentScoresError
+    from trainer.gate import GateError, GateFile, decide
+
+    try:
+        read = GateFile.read(file)
+        scores = [[DocumentScores.read(path) for path in paths] for paths in (before, after)]
+
+        def digest_of(corpus: str | None) -> str | None:
+            return None if corpus is None else open_corpus(read.place(corpus))[1].digest
+
+        decision = decide(read.gate, read.sha256, digest_of, *scores)
+    except GateError as error:
+        end(BAD_USAGE, str(error))
+    except (DocumentScoresError, ManifestError, StorageError, OSError) as error:
+        end(FAILED, str(error))
+    print(json.dumps(decision.as_json(), indent=1) if as_json else visible(decision.describe()), flush=True)
+    if fail_on_gate and not decision.passed:
+        end(FAILED, "the gate says fail")
