@@ -120,8 +120,9 @@ def cells(config: TrainConfig, rates: Sequence[float]) -> list[Cell]:
     """Every condition at every rate, in turn. Warmup, clipping and z-loss are those of `config` where they are on."""
     if config.steps is None and config.tokens is None:
         raise ConfigurationError("cells are compared step by step, so a sweep needs a budget in --steps or --tokens")
-    if not rates or len(set(rates)) < len(rates) or not all(0 < rate < math.inf for rate in rates):
-        raise ConfigurationError(f"rates {', '.join(f'{rate:g}' for rate in rates)}: they are above 0, and each is given once")
+    if not rates or len({f"{rate:g}" for rate in rates}) < len(rates) or not all(0 < rate < math.inf for rate in rates):
+        told = ", ".join(f"{rate:g}" for rate in rates)
+        raise ConfigurationError(f"rates {told}: they are above 0, and no two have the same six digits, which name their folders")
     if "qk_norm" in config.model:
         raise ConfigurationError("qk_norm is a remedy that the sweep turns on and off: leave it out of --model")
     if not config.said("warmup"):

@@ -152,7 +152,7 @@ def _show(rows: list[Row], out: str) -> None:
             _figure(row.loss, 4), _figure(row.attention_logit_max, 1), _figure(row.log_z, 3), _figure(row.grad_norm_median, 3),
             _figure(row.grad_norm_max, 2),
         )  # fmt: skip
-        table.add_row(f"{row.rate:g}", row.condition, *figures, Text(visible(row.diverged or "")))
+        table.add_row(f"{row.rate:g}", row.condition, *figures, Text(visible((row.diverged or "").partition(";")[0])))
     terminal().print(table)
     print(visible(out), flush=True)
 

@@ -149,7 +149,8 @@ def test_a_folder_that_holds_something_else_is_refused(manifest: Path, tmp_path:
     [
         ({"steps": None}, (0.1,), "--steps or --tokens"),
         ({}, (), "rates"),
-        ({}, (0.1, 0.1), "each is given once"),
+        ({}, (0.1, 0.1), "same six digits"),
+        ({}, (0.1, 0.10000001), "same six digits"),
         ({}, (-0.1,), "above 0"),
         ({}, (math.nan,), "above 0"),
         ({"model": {**SMALL, "qk_norm": True}}, (0.1,), "leave it out"),
