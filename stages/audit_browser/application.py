@@ -35,7 +35,7 @@ GONE = 499
 """What nobody reads: the status that servers note for a client that left."""
 USED = (
     "This address lets one browser in, once, and it is used up or not the one that the server printed. Give the token that it "
-    "printed beside it. If nobody of yours has used it, somebody else has: end the server and start it again."
+    "printed below it. If nobody of yours has used it, somebody else has: end the server and start it again."
 )
 Handler = Callable[[Browser, Request], Awaitable[Response]]
 

@@ -123,9 +123,11 @@ def serve(
             "warning: other machines can reach this, and HTTP shows what it carries to those between; an SSH tunnel does not",
             err=True,
         )
-    with _opened(address) if show else contextlib.nullcontext():
-        uvicorn.Server(config).run(sockets=[listening])
-    browser.report.end()
+    try:
+        with _opened(address) if show else contextlib.nullcontext():
+            uvicorn.Server(config).run(sockets=[listening])
+    finally:
+        browser.report.end()
 
 
 def leading_to(address: str) -> str:

@@ -126,6 +126,8 @@ def every_page(gone: list[dict[str, Any]]) -> list[str]:
         "/whatif",
         link("/whatif", change="c4.curly_brace=off"),
         link("/review", rule=twin["rule"]),
+        "/takedown",
+        link("/takedown", id=twin["id"], domain="site0.example"),
         "/reviews",
     ]
 

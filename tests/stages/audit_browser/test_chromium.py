@@ -18,7 +18,7 @@ from stages.audit_browser import report_page
 from stages.audit_browser.access import Access
 from stages.audit_browser.commands import leading_to
 from stages.audit_browser.pages import link
-from tests.stages.audit_browser.pages import HOSTILE, LATE, TEXTS, Asked, Serving, browser_of
+from tests.stages.audit_browser.pages import HOSTILE, LATE, STRANGE, TEXTS, Asked, Serving, browser_of
 
 
 def test_in_chromium_no_script_of_a_document_runs(hostile: Path, with_hostile_texts: Path, tmp_path: Path, tab_of: Asked) -> None:
@@ -35,7 +35,9 @@ def test_in_chromium_no_script_of_a_document_runs(hostile: Path, with_hostile_te
         tab.on("dialog", lambda dialog: said.append(dialog.message))
         tab.on("request", lambda request: asked.append(request.url))
         documents = [link("/document", id=row["id"]) for row in rows[:6]]
-        for path in ("/", "/removals", *documents, link("/rule", name=rows[0]["rule"]), link("/review", rule=rows[0]["rule"])):
+        of_rule = (link("/rule", name=rows[0]["rule"]), link("/review", rule=rows[0]["rule"]))
+        others = ("/whatif", "/reviews", link("/takedown", id="\n".join([rows[0]["id"], *STRANGE[:6]])), "/login", "/report")
+        for path in ("/", "/removals", *documents, *of_rule, *others):
             assert tab.goto(serving.home + path).status == 200
             assert tab.title() != "taken"
             assert tab.evaluate("document.documentElement.scrollWidth") <= 400, path

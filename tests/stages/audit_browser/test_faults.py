@@ -74,7 +74,8 @@ def test_the_program_serves_until_it_is_interrupted(finished: Path, tmp_path: Pa
     program_ = str(Path(sys.executable).parent / "corpusmill")
     command = [program_, "audit", "serve", str(finished), "--port", "0", "--reviews", str(tmp_path / "r.jsonl")]
     browser = tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called\ncp "${{1#file://}}" {tmp_path}/page\n')
+    browser.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called\ncat "${{1#file://}}" > {tmp_path}/page\n')
+    os.mkfifo(tmp_path / "page")
     browser.chmod(0o700)
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "BROWSER": f"{browser} %s"}
     command.append("--open")
@@ -100,14 +101,13 @@ def test_the_program_serves_until_it_is_interrupted(finished: Path, tmp_path: Pa
         connection.close()
         taken = subprocess.run([*command, "--port", address.rpartition(":")[2]], capture_output=True, text=True, check=False)
         assert taken.returncode == 1 and "cannot be listened on" in taken.stderr
-        while not (tmp_path / "page").exists() or not (tmp_path / "page").read_text().endswith("\n"):
-            os.sched_yield()  # until the browser that --open calls has its page
+        led_to = (tmp_path / "page").read_text()  # as soon as the browser that --open calls has written it
         server.send_signal(signal.SIGINT)
         said = server.communicate()
     assert "Traceback" not in said[1]
     called = (tmp_path / "called").read_text().strip()
     assert called.startswith("file://") and secret not in called  # every user sees what programs are called with
-    assert first.split()[0] in html.unescape((tmp_path / "page").read_text())
+    assert first.split()[0] in html.unescape(led_to)
     assert not Path(called.removeprefix("file://")).exists()
     assert not Path(called.removeprefix("file://")).parent.exists()
 

@@ -43,7 +43,7 @@ def test_every_page_has_a_title_landmarks_a_skip_link_and_labels(served: TestCli
         labelled = {one["for"] for tag, one in read.tags if tag == "label" and "for" in one}
         assert labelled <= ids
         for tag, one in read.tags:
-            if tag in ("input", "select") and one.get("type") not in ("hidden", "checkbox"):
+            if tag in ("input", "select", "textarea") and one.get("type") not in ("hidden", "checkbox"):
                 assert one.get("id") in labelled or one.get("aria-label"), (path, one)
             if tag == "th":
                 assert one.get("scope") in ("col", "row"), path
