@@ -7,9 +7,6 @@ import typer
 
 from manifests import run_commands
 from manifests.audit import document_commands, review_commands, rule_commands, sql_commands, takedown_commands
-from manifests.corpus_argument import CorpusArgument as CorpusArgument  # for the browser's commands
-from manifests.terminal import fail as fail
-from manifests.terminal import user_name as user_name
 
 audit = typer.Typer(no_args_is_help=True, add_completion=False, help="Ask a finished corpus anything.")
 audit.command()(rule_commands.funnel)

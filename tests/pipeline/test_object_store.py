@@ -8,7 +8,6 @@ import os
 import socket
 import threading
 import time
-import urllib.request
 import uuid
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,34 +29,15 @@ from pipeline.lock import Locked, exclusive
 from pipeline.status import look
 from pipeline.work import Work
 from stages.commands import app as teller
+from tests.object_store import object_store
 from tests.pipeline.crawl import article, build, small_recipe, write_small
-
-pytest.importorskip("s3fs", reason="s3fs is not installed")
-pytest.importorskip("moto.server", reason="moto is not installed")
-
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[str]:
-    """The URL of a bucket; the environment says where its server is, as a person would say it."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
-            environment.setenv(name, value)
-        import s3fs
-
-        s3fs.S3FileSystem.clear_instance_cache()
-        # moto's servers in one process share what they hold: another module's bucket may be there.
-        urllib.request.urlopen(f"http://{host}:{port}/moto-api/reset", data=b"").close()
-        s3fs.S3FileSystem().mkdir("corpora")
-        yield "s3://corpora"
-        s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+    """The URL of a bucket."""
+    with object_store("corpora") as bucket:
+        yield bucket
 
 
 @pytest.fixture

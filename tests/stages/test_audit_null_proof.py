@@ -6,7 +6,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,12 @@ from manifests.verify import verify
 from pipeline.recipe import Recipe
 from stages import audit_commands
 from tests.manifests.training_run import write_run
+from tests.object_store import object_store, uploaded
 from tests.pipeline.crawl import article, build, lines_of
 from trainer.loader import Phase
 
 assert audit_commands
 
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
 COMPONENTS = ("12e5", "007", "null", "1_000", "nan", "empty")
 FILES = (
     "shard=007/language=en/part=1.jsonl",
@@ -108,28 +107,8 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def remote(local: Path) -> Iterator[str]:
-    pytest.importorskip("s3fs", reason="s3fs is not installed")
-    pytest.importorskip("moto.server", reason="moto is not installed")
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
-            environment.setenv(name, value)
-        import s3fs
-
-        s3fs.S3FileSystem.clear_instance_cache()
-        # moto's servers in one process share what they hold: another module's bucket may be there.
-        urllib.request.urlopen(f"http://{host}:{port}/moto-api/reset", data=b"").close()
-        s3fs.S3FileSystem().mkdir("nulls")
-        for path in local.rglob("*"):
-            if path.is_file() and path.parts[len(local.parts)] != "steps":
-                s3fs.S3FileSystem().put_file(str(path), f"nulls/shard=007/language=en/corpus/{path.relative_to(local)}")
-        yield "s3://nulls/shard=007/language=en/corpus"
-        s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+    with object_store("nulls") as bucket:
+        yield uploaded(local, f"{bucket}/shard=007/language=en")
 
 
 def call(*arguments: str | Path, code: int | None = 0) -> Result:

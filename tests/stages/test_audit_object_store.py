@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,38 +16,17 @@ from manifests.manifest import open_corpus
 from manifests.storage import Folder
 from manifests.verify import verify
 from stages import audit_commands
+from tests.object_store import object_store, uploaded
 from tests.pipeline.crawl import Crawl
 
-pytest.importorskip("s3fs", reason="s3fs is not installed")
-pytest.importorskip("moto.server", reason="moto is not installed")
 assert audit_commands
-
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
 @pytest.fixture(scope="module")
 def remote(finished: Path) -> Iterator[str]:
     """The finished corpus in a bucket."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
-            environment.setenv(name, value)
-        import s3fs
-
-        s3fs.S3FileSystem.clear_instance_cache()
-        # moto's servers in one process share what they hold: another module's bucket may be there.
-        urllib.request.urlopen(f"http://{host}:{port}/moto-api/reset", data=b"").close()
-        s3fs.S3FileSystem().mkdir("audited")
-        for path in finished.rglob("*"):
-            if path.is_file() and path.parts[len(finished.parts)] != "steps":
-                s3fs.S3FileSystem().put_file(str(path), f"audited/corpus/{path.relative_to(finished)}")
-        yield "s3://audited/corpus"
-        s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+    with object_store("audited") as bucket:
+        yield uploaded(finished, bucket)
 
 
 def call(*arguments: str | Path) -> Result:
