@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from manifests.commands import app as program
 from manifests.logs import Logs
 from manifests.manifest import Manifest, open_corpus
 from manifests.storage import Folder
-from manifests.trained_on import TrainedOn
+from manifests.trained_on import TrainedOn, read_ledger
 
 pytest.importorskip("starlette", reason="the browser's libraries are not installed: pip install 'corpusmill[audit]'")
 
 from starlette.testclient import TestClient
 
 from stages.audit_browser import commands
+from stages.audit_browser import runs as runs_module
 from stages.audit_browser.pages import link
 from stages.audit_browser.runs import Runs
 from stages.audit_texts import marked
@@ -137,6 +139,28 @@ def test_a_takedown_tells_how_many_of_its_documents_were_trained_on(
     said = page(client, link("/takedown", domain="site0.example")).text
     assert had > 0 and f"{had} of those that go, {sum(joined.targets_of(of_site)):,} tokens served" in said
     assert "it was trained on another corpus: their pages tell" in said
+
+
+def test_a_run_that_is_not_opened_yet_is_said_to_be_and_one_that_cannot_be_why(
+    finished: Path, manifest: Manifest, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, documents: list[dict[str, Any]]
+) -> None:
+    monkeypatch.setattr(runs_module, "AT_ONCE_SECONDS", 0.0)
+    waits = Runs({run: read_ledger(Path(run))})  # whose opening never begins
+    asked = client_of(browser_of(finished, tmp_path / "r", runs=waits))
+    for path in ("/", link("/document", id=documents[0]["id"]), link("/takedown", id=documents[0]["id"])):
+        assert runs_module.NOT_YET[1:] in page(asked, path).text
+    assert runs_module.NOT_YET in page(asked, link("/run", name=run), 503).text
+    monkeypatch.setattr(runs_module, "AT_ONCE_SECONDS", 60.0)
+    shutil.copytree(run, tmp_path / "run")
+    ledger = (tmp_path / "run" / "ledger.jsonl").read_text().splitlines(keepends=True)
+    header = json.loads(ledger[0])
+    header["loader_digest"] = "0" * 64
+    (tmp_path / "run" / "ledger.jsonl").write_text("".join([json.dumps(header) + "\n", *ledger[1:]]))
+    wrong = Runs.of([str(tmp_path / "run")], Folder(finished), manifest)
+    asked = client_of(browser_of(finished, tmp_path / "r", runs=wrong))
+    said = "another version of the loader wrote it"
+    assert said in page(asked, "/").text and said in page(asked, link("/document", id=documents[0]["id"])).text
+    assert said in page(asked, link("/run", name=str(tmp_path / "run")), 500).text
 
 
 def test_without_a_run_the_overview_says_how_to_name_one(served: TestClient) -> None:
