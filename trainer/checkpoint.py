@@ -199,6 +199,10 @@ class Saver:
             self.failures.append(f"{self._folder.name} was not saved: {'; '.join(troubles)}")
         return not troubles
 
+    def close(self) -> None:
+        """Waits for what is still being written: nothing writes to the run once it has ended, however it did."""
+        self._pool.shutdown()
+
     def _complete(self, files: dict[str, Any]) -> None:
         temporary = self._folder.with_name(TEMPORARY_PREFIX + self._folder.name)
         step = int(self._folder.name.removeprefix("step-"))

@@ -220,6 +220,8 @@ def evaluate_documents(
     ask = _asked(logits, ranks.device)
     components = [corpus.component(name, split, ranks.local_rank == 0) for name in corpus.components(split)]
     pieces = [_scored_pieces(component, sequence_length) for component in components]
+    if not any(len(begin) for begin, _, _ in pieces):
+        raise EvaluationError(f"the {split} split has no text to score")
     batches = [
         _Batch(component, *(field[chosen] for field in fields))
         for component, fields in zip(components, pieces, strict=True)

@@ -162,7 +162,7 @@ class Run:
         self.skipped = rewind.Skipped(config.skip_steps)
         if found is not None and state is not None:
             self._restore(found, state)
-            self.skipped = rewind.skipped_from(config, state)
+            self.skipped = rewind.skipped_from(config, state, None if from_step is not None else self.folder)
             begun_with = {name: getattr(config, name) or state.config.get(name) for name in ("parent", "gate")}
             self.config = config.model_copy(update={"skip_steps": tuple(self.skipped.ranges), **begun_with})
         elif self.continued:
@@ -205,6 +205,7 @@ class Run:
                 self._steps()
             finally:
                 self.progress.stop()
+                self.saver.close()
                 if self.trackers:
                     self.trackers.close()
         scored = decision = averaged = None

@@ -55,8 +55,9 @@ def steps_kept(run: Path) -> list[int]:
     return [step for step, _ in checkpoint.kept(run)]
 
 
-def skipped_from(config: TrainConfig, state: checkpoint.State) -> Skipped:
-    """The steps that a resumed run passes over: those it is told now, and those it was told before its checkpoint.
+def skipped_from(config: TrainConfig, state: checkpoint.State, run: Path | None = None) -> Skipped:
+    """The steps that a resumed run passes over: those it is told now, those it was told before its checkpoint, and those that it
+    was told last in `run`, before it died without another checkpoint.
 
     ConfigurationError for steps that it is told to skip after it has trained on them.
     """
@@ -67,7 +68,8 @@ def skipped_from(config: TrainConfig, state: checkpoint.State) -> Skipped:
                 f"--skip-steps {first}-{last}: the checkpoint is of step {state.step}, which has trained on step {first}; "
                 f"--from-step takes an earlier one"
             )
-    return Skipped([*before, *config.skip_steps])
+    told = [one for act in (acts(run)[-1:] if run else []) for one in act["skip_steps"]]
+    return Skipped([*before, *config.skip_steps, *((first, last) for first, last in told if first > state.step)])
 
 
 def skipped_before(state: checkpoint.State) -> list[tuple[int, int]]:
@@ -132,7 +134,7 @@ def acts(run: Path) -> list[dict[str, Any]]:
     for line in lines:
         try:
             act = json.loads(line)
-            found.append({**act, "skip_steps": act["skip_steps"]})
+            found.append({**act, "skip_steps": [[int(first), int(last)] for first, last in act["skip_steps"]]})
         except (ValueError, TypeError, KeyError, RecursionError):
             raise checkpoint.CheckpointError(f"{path}: not a line that a rewind writes: {line[:80]!r}") from None
     return found
