@@ -140,7 +140,7 @@ class Run:
         self.steps = Steps.of(config, self.loader)
         self.keys = self.loader.mean_visible_keys if config.attention == "masked" else (config.row_tokens + 1) / 2
         self.architecture = config.architecture(self.corpus.tokenizer.vocabulary)
-        self.continued = Continued.of(config, self.corpus, ranks, self.folder, self.dtype, state, progress.note)
+        self.continued = self._held_to(state)
         if self.continued:
             self.continued.check(self.architecture)
         self.near_keys = self._near_keys()
@@ -233,6 +233,9 @@ class Run:
                 raise ConfigurationError("--from-step goes on from a checkpoint, so it needs --resume")
             return rewind.checkpoint_of(self.folder, from_step), {}
         return checkpoint.to_resume(self.folder, self.ranks) if resume else (None, {})
+
+    def _held_to(self, state: checkpoint.State | None) -> Continued | None:
+        return Continued.of(self.config, self.corpus, self.ranks, self.folder, self.dtype, state, self.progress.note)
 
     def _set_aside(self, from_step: int | None) -> None:
         rewind.set_aside(self.folder, self.step, from_step, self.config)

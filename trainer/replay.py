@@ -100,6 +100,9 @@ class Replay(Run):
     def _beginning(self, resume: bool, from_step: int | None) -> tuple[Path | None, dict[str, str]]:
         return self.found, {}
 
+    def _held_to(self, state: checkpoint.State | None) -> None:
+        """Steps are what they are, whatever the gate says at the end."""
+
     def _set_aside(self, from_step: int | None) -> None:
         pass
 

@@ -35,6 +35,7 @@ from trainer.gate import GateError
 from trainer.loop import Outcome, Run, train
 from trainer.progress import RunProgress
 from trainer.ranks import Ranks
+from trainer.replay import replay
 from trainer.scoring import score_checkpoint
 from trainer.words import count_words
 
@@ -213,6 +214,19 @@ def test_a_resumed_run_is_the_unbroken_one_and_so_is_its_decision(adapt: Adapt, 
     assert read(out / "result.json")["gate"] == read(adapted / "result.json")["gate"]
     assert read(out / "run.json")["continued"] == read(adapted / "run.json")["continued"]
     assert read(out / "config.json")["gate"] == read(adapted / "config.json")["gate"]
+
+
+def test_its_steps_can_be_replayed_and_it_can_be_rewound(adapt: Adapt, adapted: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(adapted, tmp_path / "run"))
+    done = replay(out, 6, 7, tmp_path / "again", ALONE, RunProgress(False, 10))
+    assert [one.same for one in done.steps] == [True, True]
+    train(configuration_of(out), ALONE, RunProgress(False, 10), resume=True, from_step=4)
+    assert losses(out) == losses(adapted)
+    assert read(out / "result.json")["gate"] == read(adapted / "result.json")["gate"]
+
+
+def configuration_of(out: Path) -> TrainConfig:
+    return TrainConfig.check(**{**read(out / "config.json"), "out": str(out)})
 
 
 def changed_gate(out: Path, tmp_path: Path) -> dict[str, object]:
