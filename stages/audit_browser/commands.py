@@ -32,7 +32,7 @@ ReviewsOption = Annotated[
 @audit.command()
 def serve(
     corpus: CorpusArgument,
-    host: Annotated[str, typer.Option(help="address to listen on; any but this machine's own needs the token")] = LOCAL,
+    host: Annotated[str, typer.Option(help="address to listen on; by default only this machine reaches it")] = LOCAL,
     port: Annotated[int, typer.Option(min=0, max=65535, help="port to listen on; 0 takes a free one")] = PORT,
     token: Annotated[
         bool,
@@ -56,7 +56,7 @@ def serve(
     memory: Annotated[str, typer.Option(help="that one question to the logs may take, of which two run at a time")] = "1GB",
 ) -> None:
     """Show a corpus in a browser: removals to be filtered, texts with the evidence marked, copies side by side, thresholds
-    to be moved, and samples to be reviewed. It never changes the corpus.
+    to be moved, samples to be reviewed, takedowns looked at, training runs asked, and the report. It never changes the corpus.
 
     Listens on this machine only unless --host says otherwise. The address that it prints lets one browser in; every other
     one needs the token that is printed below."""
