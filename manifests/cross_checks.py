@@ -151,7 +151,7 @@ class LogChecks:
         yield from _strangers(edits_path, edits["id"], edits, known, "was edited and did not come in")
         yield from _check_chain(edits_path, edits, documents)
         yield from self._origins.findings(path, documents)
-        signals_of = {kind.partition("/")[2]: table for kind, (_, table) in tables.items() if kind.startswith("signals/")}
+        signals_of = {kind.partition("/")[2]: pair for kind, pair in tables.items() if kind.startswith("signals/")}
         yield from self._checked.lengths(path, documents, removals_path, removals, edits, signals_of)
         yield from self._edits.findings(edits_path, edits, removals, signals_of)
         for kind, (signals_path, signals) in tables.items():

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from manifests.blocks import MEASURE
 from manifests.manifest import TAKEDOWN, Content
-from manifests.removal_checks import MOST_FINDINGS
+from manifests.removal_checks import MOST_FINDINGS, check_counted
 
 _SHA256 = r"^[0-9a-f]{64}$"
 
@@ -33,9 +33,12 @@ class EditChecks:
         for one in records:  # a filter edits under its own name, and is counted under that of its block
             if one.step in blocks and (one.step, one.stage) not in self._place:
                 self._place[one.step, one.stage] = blocks[one.step]
+        self._editing = {(one.step, rule) for one in counts for rule in one.edited}
         self._of_rule: dict[tuple[str, str], str] = {}
 
-    def findings(self, path: str, edits: pa.Table, removals: pa.Table, signals: Mapping[str, pa.Table]) -> Iterator[str]:
+    def findings(
+        self, path: str, edits: pa.Table, removals: pa.Table, signals: Mapping[str, tuple[str, pa.Table]]
+    ) -> Iterator[str]:
         """Edits of stages that did not run, or ran after the document was removed; edits that are out of their order, changed
         nothing, or left another length than the next filter measured."""
         if not edits.num_rows:
@@ -54,6 +57,7 @@ class EditChecks:
         for said, rows in odd.items():
             for row in np.flatnonzero(_flags(rows))[:MOST_FINDINGS].tolist():
                 yield f"{path}: row {row}: {edits['id'][row]} {said}"
+        yield from check_counted(path, edits, ("step", "rule"), self._editing, "edits")
         places = yield from self._check_stages(path, edits)
         yield from self._check_removed(path, edits, removals, places)
         yield from self._check_measured(path, edits, places, signals)
@@ -86,7 +90,7 @@ class EditChecks:
             yield f"{path}: row {row}: {one}: was edited by {edits['stage'][row]}, and had been removed before"
 
     def _check_measured(
-        self, path: str, edits: pa.Table, places: npt.NDArray[np.int64], signals: Mapping[str, pa.Table]
+        self, path: str, edits: pa.Table, places: npt.NDArray[np.int64], signals: Mapping[str, tuple[str, pa.Table]]
     ) -> Iterator[str]:
         """The last edit before a block left what it measured, its own left what left it, and the next one began with that."""
         ids = edits["id"].combine_chunks()
@@ -94,7 +98,7 @@ class EditChecks:
         first = np.flatnonzero(~same)
         which = np.cumsum(~same) - 1  # of each row, which document it is of
         before, after = edits["bytes_before"].to_numpy(), edits["bytes_after"].to_numpy()
-        for block, table in signals.items():
+        for block, (_, table) in signals.items():
             place = self._measuring.get(block)
             if place is None or not table.num_rows:
                 continue

@@ -6,8 +6,9 @@ the manifest counts, and the lengths that the edits and signals of the same docu
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,8 +75,13 @@ class RowChecks:
         self.counts = [one for one in content.counts if one.component == component]
         self._thresholds = self._stated_thresholds()
         self._items = _items_found(content)
+        options = [
+            one.options for one in [*content.components[component].stages, *content.stages] if one.stage == "decontamination"
+        ]
+        self._by_number = all(one.get("min_share") is None for one in options)
         self._lost: Counter[tuple[str, str]] = Counter()
         self._measure = {one.step: one.stage for one in self.counts if one.stage.endswith(MEASURE)}
+        self._removing = {(one.step, one.stage, rule) for one in self.counts for rule in one.removed}
         self._counted = {(one.step, one.stage) for one in self.counts}
         about = content.components[component]
         self._texts_alone = about.format in _TEXTS_ALONE and all(one.stage != "extraction" for one in about.stages)
@@ -115,6 +121,7 @@ class RowChecks:
 
     def removals(self, path: str, removals: pa.Table) -> Iterator[str]:
         """Evidence that is of the rule's kind and says what its stage can have said."""
+        yield from check_counted(path, removals, ("step", "stage", "rule"), self._removing, "removes")
         yield from self._check_failed(path, removals)
         yield from self._check_bounds(path, removals)
         rule = removals["rule"]
@@ -139,17 +146,18 @@ class RowChecks:
         removals_path: str,
         removals: pa.Table,
         edits: pa.Table,
-        signals: Mapping[str, pa.Table],
+        signals: Mapping[str, tuple[str, pa.Table]],
     ) -> Iterator[str]:
         """The last length that edits or signals know of a text is that which the removal row, or the document log, has."""
         last = edits.filter(pa.array(_last_of_each(edits["id"])))
         known = [(last["id"], last["bytes_after"])]
-        for block, table in signals.items():
+        for block, (signals_path, table) in signals.items():
             unedited = table.filter(pc.invert(pc.is_in(table["id"], value_set=last["id"])))
             known.append((unedited["id"], unedited["text_bytes_after"]))
             for row in np.flatnonzero(_flags(pc.not_equal(unedited["text_bytes"], unedited["text_bytes_after"])))[:MOST_FINDINGS]:
                 before, after = unedited["text_bytes"][row], unedited["text_bytes_after"][row]
-                yield f"{path}: {unedited['id'][row]}: measured by {block}: {before} bytes became {after} without an edit"
+                one = unedited["id"][row]
+                yield f"{signals_path}: {one}: {block} measured {before} bytes, which became {after} without an edit"
             self._add_block(block, table, removals)
         outside = pc.invert(pc.is_in(removals["stage"], value_set=pa.array(sorted(self.blocks), pa.string())))
         gone = removals.filter(pc.and_(outside, pc.is_valid(removals["text_bytes"])))
@@ -227,10 +235,23 @@ class RowChecks:
         """The item is one that the manifest says was found, and no more of it than the most that was."""
         if self._items is None:
             return
-        said = zip(removals["id"].to_pylist(), removals["benchmark"].to_pylist(), removals["item"].to_pylist(), strict=True)
-        wrong = [(one, f"{benchmark}/{item}") for one, benchmark, item in said if (benchmark, item) not in self._items]
-        for one, item in wrong[:MOST_FINDINGS]:
-            yield f"{path}: {one}: was removed for {item}, and the manifest does not say that it was found"
+        names = ("id", "rule", "value", "benchmark", "item", "detail")
+        wrong: list[tuple[str, str]] = []
+        for one, rule, value, benchmark, item, detail in zip(*(removals[name].to_pylist() for name in names), strict=True):
+            most = self._items.get((benchmark, item))
+            if most is None:
+                wrong.append((one, f"was removed for {benchmark}/{item}, and the manifest does not say that it was found"))
+            elif rule == "decontamination.ngram" and value is not None:
+                whole = self._by_number and value != int(value)
+                if whole or value > (most[0] if self._by_number else most[0] / most[1] + ROUNDING):
+                    told = f"{most[0]} of its {most[1]} n-grams were found at most"
+                    wrong.append((one, f"value {value} for {benchmark}/{item}; by the manifest {told}"))
+                elif self._by_number and not str(detail).startswith(f"{int(value)} of {most[1]} n-grams"):
+                    wrong.append(
+                        (one, f"{int(value)} of the {most[1]} n-grams of {benchmark}/{item}, and detail says {detail!r}")
+                    )
+        for one, told in wrong[:MOST_FINDINGS]:
+            yield f"{path}: {one}: {told}"
 
     def _add_block(self, block: str, signals: pa.Table, removals: pa.Table) -> None:
         gone = removals.filter(pc.equal(removals["stage"], block))
@@ -286,17 +307,22 @@ def _language_of(records: list[StageRecord]) -> tuple[frozenset[str], float | No
     return labels, None if paired or not bounds else float(min(bounds))
 
 
-def _items_found(content: Content) -> set[tuple[str, str]] | None:
-    """(benchmark, item) of all that the decontamination record has; None where a record is not as it should be."""
+def _items_found(content: Content) -> dict[tuple[str, str], tuple[int, int]] | None:
+    """(benchmark, item) → (most, all) of its n-grams that were found, of all that the decontamination record has; None where a
+    record is not as it should be."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
     try:
-        return {
-            (str(one["benchmark"]), str(item))
-            for record in content.decontamination
-            for one in record["benchmarks"]
-            for item in one["found"]
-        }
-    except (KeyError, TypeError):
+        for record in content.decontamination:
+            for one in record["benchmarks"]:
+                for item, (most, total) in one["found"].items():
+                    place = str(one["benchmark"]), str(item)
+                    found[place] = max(found.get(place, (0, 0)), (int(most), max(1, int(total))))
+    except (KeyError, TypeError, ValueError):
         return None
+    return found
+
+
+ROUNDING = 1e-9
 
 
 def _check_pairs(path: str, twins: pa.Table) -> Iterator[str]:
@@ -323,6 +349,19 @@ def _check_pairs(path: str, twins: pa.Table) -> Iterator[str]:
     for said, rows in odd.items():
         for row in np.flatnonzero(_flags(pc.fill_null(rows, False)))[:MOST_FINDINGS].tolist():
             yield f"{path}: {own[row]}: {said}"
+
+
+def check_counted(
+    path: str, rows: pa.Table, names: tuple[str, ...], known: Collection[tuple[str, ...]], does: str
+) -> Iterator[str]:
+    """Rows of a rule that the manifest counts nowhere at their step."""
+    for one in rows.group_by(list(names)).aggregate([]).to_pylist():
+        place = tuple(one[name] for name in names)
+        if place not in known:
+            mine = functools.reduce(pc.and_, [pc.equal(rows[name], one[name]) for name in names])
+            for row in np.flatnonzero(_flags(mine))[:MOST_FINDINGS].tolist():
+                told = f"by the manifest no rule {place[-1]} {does} anything at {', '.join(place[:-1])}"
+                yield f"{path}: row {row}: {rows['id'][row]}: {told}"
 
 
 def _last_of_each(ids: pa.ChunkedArray) -> np.ndarray:

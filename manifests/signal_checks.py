@@ -52,15 +52,28 @@ BY_LANGUAGE = (
     "c4.blocklist_words",
 )
 """Measured, or not, of all texts of a language: its file has function words, or marks that end sentences, or there is a list."""
-ONE_DENOMINATOR = (
-    ("gopher.words", "gopher.mean_word_length", "gopher.hashes_per_word", "gopher.ellipses_per_word", "gopher.alphabetic_words"),
-    ("gopher.bullet_lines", "gopher.ellipsis_lines"),
+PART = ":numerator"
+ONE_NUMBER = (
+    (
+        *("gopher.words", "gopher.mean_word_length", "gopher.hashes_per_word", "gopher.ellipses_per_word"),
+        *("gopher.alphabetic_words", "fineweb.newlines_per_word"),
+    ),
+    (f"gopher.mean_word_length{PART}", *(one for one in OF_WORDS if one.startswith("gopher_repetition."))),
     ("gopher.characters_unspaced", "gopher.script_share_unspaced", "gopher.symbols_unspaced"),
-    tuple(one for one in OF_WORDS if one.startswith("gopher_repetition.")),
     tuple(one for one in OF_CHARACTERS if one.startswith("gopher_repetition.")),
-    ("fineweb.lines", "fineweb.terminal_lines", "fineweb.short_lines", "fineweb.short_lines_unspaced"),
+    (
+        *(
+            "fineweb.lines",
+            "fineweb.terminal_lines",
+            "fineweb.short_lines",
+            "fineweb.short_lines_unspaced",
+            "gopher.bullet_lines",
+        ),
+        *("gopher.ellipsis_lines", "gopher_repetition.duplicate_lines"),
+    ),
 )
-"""Of each group the denominators, or the numbers themselves, are equal where both are there."""
+"""Of each group the denominators, or the numbers themselves, are equal where both are there: words, letters in words, characters,
+lines."""
 SHARES = (
     *("gopher.bullet_lines", "gopher.ellipsis_lines", "gopher.alphabetic_words", "gopher.script_share_unspaced"),
     *("gopher.symbols_unspaced", "fineweb.terminal_lines", "fineweb.short_lines", "fineweb.short_lines_unspaced"),
@@ -115,10 +128,11 @@ class SignalChecks:
                 odd[f"has no {name}, which every text has"] = ~valid[name]
         yield from self._by_rule_set(path, signals, valid, odd)
         numbers = {name: _numbers(signals[name]) for name in names if not pa.types.is_string(signals.schema.field(name).type)}
-        for group in ONE_DENOMINATOR:
-            mine = [name for name in group if name in names]
+        for group in ONE_NUMBER:
+            mine = [one for one in group if one.removesuffix(PART) in names]
             for other in mine[1:]:
-                both, (first, _), (one, _) = valid[mine[0]] & valid[other], numbers[mine[0]], numbers[other]
+                first, one = (numbers[name.removesuffix(PART)][name.endswith(PART)] for name in (mine[0], other))
+                both = valid[mine[0].removesuffix(PART)] & valid[other]
                 odd[f"{mine[0]} and {other} are not of the same number"] = both & (first != one)
         for name in SHARES:
             if name in names:
@@ -149,18 +163,28 @@ class SignalChecks:
         broken = any(rule == f"{self.block}.error" for one in counts for rule in one.removed)
         if self._quality is None or broken:  # who broke another filter was counted too
             return
+        told = self._told()
+        if told is not None and told != dict(self._sets):
+            found = dict(sorted(self._sets.items()))
+            yield f"component {self.component}, {self.block}: rule sets are {found}, the manifest says {told}"
+
+    def _told(self) -> dict[str, int] | None:
+        """Rule set → documents that it measured, by the manifest; None where it does not say."""
+        if self._quality is None:
+            return None
         place = self.component, self._quality.step, self._quality.stage
-        for one in self.content.summaries:
-            mine = (one.get("component"), one.get("step"), one.get("stage")) == place
-            if mine and "rule_sets" in one and one["rule_sets"] != dict(self._sets):
-                found = dict(sorted(self._sets.items()))
-                yield f"component {self.component}, {self.block}: rule sets are {found}, the manifest says {one['rule_sets']}"
+        mine = [one for one in self.content.summaries if (one.get("component"), one.get("step"), one.get("stage")) == place]
+        sets = mine[0].get("rule_sets") if len(mine) == 1 else None
+        return sets if isinstance(sets, dict) else None
 
     def _by_rule_set(self, path: str, signals: pa.Table, valid: dict[str, Booleans], odd: dict[str, Booleans]) -> Iterator[str]:
         """Who writes spaces, and what is measured of a language."""
         anchors = [(name, f"{name}_unspaced") for name in ("fineweb.short_lines", "gopher_repetition.top_2_gram")]
         if RULE_SET in valid:
             sets = signals[RULE_SET]
+            if (told := self._told()) is not None:
+                known_ = pc.is_in(sets, value_set=pa.array(sorted(told), pa.string()))
+                odd[f"has a {RULE_SET} of which the manifest says that nothing was measured by it"] = ~_flags(known_)
             self._sets.update(
                 {one["values"]: one["counts"] for one in pc.value_counts(sets).to_pylist() if one["values"] is not None}
             )
