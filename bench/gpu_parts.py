@@ -1,8 +1,8 @@
 """What the parts of a training step cost on a GPU: matrix products, attention, the loss, and whole steps by kernel.
 
-`python -m bench.gpu_parts [matmul] [attention] [tuning] [loss] [parity] [model] [speedrun[=VARIANT,…]]` prints tables; figures
-are medians of repeated runs, timed with CUDA events after a warm-up. Rows are packed with made-up documents of log-normal
-length (median 400 tokens).
+`python -m bench.gpu_parts [matmul] [attention] [tuning] [tilings[=KERNEL,…]] [loss] [parity] [model[=PRESET-documents-ROWS,…]]
+[speedrun[=VARIANT,…]]` prints tables; figures are medians of repeated runs, timed with CUDA events after a warm-up. Rows are
+packed with made-up documents of log-normal length (median 400 tokens).
 
 `speedrun` compares ways to run that preset: a step is four micro-batches of 131,072 or two of 262,144 tokens and Muon's update.
 A variant that fails is one line, and none begins after SECONDS; the variants are the keys of VARIANTS.
@@ -28,9 +28,9 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.attention.varlen import varlen_attn
 from torch.utils.checkpoint import checkpoint
 
-from trainer import fused
+from trainer import fused, spans
 from trainer.flops import causal_flops_per_token, mean_keys, palm_flops_per_token, peak_flops
-from trainer.model import GPT, block_mask, document_mask, row_masks, token_nats
+from trainer.model import GPT, block_mask, row_masks, token_nats
 from trainer.optimisation import build_adamw, build_optimiser, polar
 from trainer.presets import PRESETS
 
@@ -55,14 +55,14 @@ def milliseconds(work: Callable[[], Any], repeats: int = 10, warm: int = 3) -> f
     return float(np.median(found))
 
 
-def made_up_segments(rows: int, length: int, seed: int = 0) -> np.ndarray:
+def made_up_segments(rows: int, length: int, seed: int = 0, median: float = 400) -> np.ndarray:
     """int32 (rows, length): the number of the document of each position."""
     random = np.random.default_rng(seed)
     segments = np.zeros((rows, length), np.int32)
     for row in range(rows):
         at = number = 0
         while at < length:
-            size = int(np.clip(random.lognormal(np.log(400), 1.0), 16, length))
+            size = int(np.clip(random.lognormal(np.log(median), 1.0), 16, length))
             segments[row, at : at + size] = number
             at, number = at + size, number + 1
     return segments
@@ -99,8 +99,8 @@ class Attended:
     """That an average query sees in its document."""
 
     @classmethod
-    def drawn(cls, rows: int, length: int, heads: int, kv_heads: int, width: int) -> Attended:
-        segments = made_up_segments(rows, length)
+    def drawn(cls, rows: int, length: int, heads: int, kv_heads: int, width: int, median: float = 400) -> Attended:
+        segments = made_up_segments(rows, length, median=median)
         edges = boundaries(segments)
         sizes = np.diff(edges).astype(np.int64)
         query, key, value = (
@@ -123,6 +123,22 @@ class Attended:
     def flex(self, attend: Any, mask: BlockMask) -> Tensor:
         found = attend(*self.by_head, block_mask=mask, enable_gqa=self.grouped)
         return found.transpose(1, 2)
+
+    def over_spans(self) -> Tensor:
+        return spans.attend(self.query, self.key, self.value, spans.spans(self.segments))
+
+    def compare(self, plain: Callable[[], Tensor], ours: Callable[[], Tensor]) -> None:
+        """Outputs and gradients, by the norms of what differs."""
+        found = []
+        for work in (plain, ours):
+            self.query.grad = self.key.grad = self.value.grad = None
+            out = work()
+            out.backward(self.gradient)
+            found.append(
+                [one.float() for one in (out.detach(), self.query.grad, self.key.grad, self.value.grad) if one is not None]
+            )
+        off = [((b - a).norm() / a.norm()).item() for a, b in zip(*found, strict=True)]
+        print("spans beside flex, output and gradients of queries, keys, values: " + ", ".join(f"{share:.1e}" for share in off))
 
     def sdpa(self) -> Tensor:
         with sdpa_kernel([SDPBackend.CUDNN_ATTENTION]):
@@ -157,8 +173,10 @@ def attention() -> None:
         one = Attended.drawn(*shape)
         mask = block_mask(one.segments, compiled=True)
         one.report("flex, documents", partial(one.flex, torch.compile(flex_attention), mask), one.keys)
+        one.report("spans, documents", one.over_spans, one.keys)
         one.report("varlen (FlashAttention 2), documents", one.varlen, one.keys)
         one.report("sdpa (cuDNN), rows", one.sdpa, (shape[1] + 1) / 2)
+        one.compare(partial(one.flex, torch.compile(flex_attention), mask), one.over_spans)
 
 
 def tuning() -> None:
@@ -170,6 +188,55 @@ def tuning() -> None:
             mask = block_mask(one.segments, compiled=True, block=block)
             tuned = torch.compile(flex_attention, mode="max-autotune-no-cudagraphs", dynamic=False)
             one.report(f"flex tuned, blocks of {block}", partial(one.flex, tuned, mask), one.keys)
+
+
+KERNELS = {"FORWARD": "_forward_kernel", "OF_QUERIES": "_of_queries_kernel", "OF_KEYS": "_of_keys_kernel"}
+TILINGS: dict[str, tuple[tuple[int, int, int, int], ...]] = {
+    "FORWARD": (
+        (64, 64, 4, 3), (64, 64, 4, 2), (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 32, 4, 3),
+    ),
+    "OF_QUERIES": (
+        (64, 64, 4, 1), (64, 64, 4, 2), (128, 64, 8, 1), (128, 64, 8, 2), (64, 32, 4, 2), (128, 32, 8, 2),
+    ),
+    "OF_KEYS": (
+        (64, 64, 4, 2), (64, 64, 4, 1), (64, 128, 8, 1), (64, 128, 8, 2), (32, 64, 4, 2), (32, 128, 8, 2),
+    ),
+}  # fmt: skip
+"""Queries, keys, warps and stages that `tilings` tries for each kernel of `trainer.spans`."""
+TILED = ((*SHAPES[0], 400), (*SHAPES[1], 400), (32, 2048, 4, 4, 128, 900))
+"""Shapes, and the median length of their documents."""
+
+
+def tilings(names: str = "") -> None:
+    """Times each kernel of `trainer.spans` with other tiles, by the device's clock."""
+    shapes = [Attended.drawn(*shape) for shape in TILED]
+    kept = [(one, spans.spans(one.segments)) for one in shapes]
+    saved = [spans._attended(one.query, one.key, one.value, *seen) for one, seen in kept]
+    for name in names.split(",") if names else TILINGS:
+        in_use = getattr(spans, name)
+        found = []
+        for numbers in TILINGS[name]:
+            tiling = spans.Tiling(*numbers)
+            setattr(spans, name, tiling)
+            try:
+                found.append(([_of_kernel(name, *pair) for pair in zip(kept, saved, strict=True)], tiling))
+            except Exception as error:
+                print(f"{name} {tuple(tiling)}: {type(error).__name__}: {str(error)[:120]}", flush=True)
+        setattr(spans, name, in_use)
+        for took, tiling in sorted(found):
+            print(f"{name} {tuple(tiling)}: {', '.join(f'{ms:.3f}' for ms in took)} ms", flush=True)
+
+
+def _of_kernel(name: str, kept: tuple[Attended, spans.Spans], saved: tuple[Tensor, Tensor], repeats: int = 8) -> float:
+    one, seen = kept
+    if name == "FORWARD":
+        work = partial(spans._attended, one.query, one.key, one.value, *seen)
+    else:
+        work = partial(spans._attended_backward, one.gradient, one.query, one.key, one.value, *saved, *seen)
+    with torch.no_grad():
+        work()
+        times = kernels_of(lambda: [work() for _ in range(repeats)])[KERNELS[name]]
+    return float(np.median(times))
 
 
 def loss() -> None:
@@ -212,7 +279,7 @@ def parity() -> None:
     for preset, changes, products in PARITY:
         for dtype in (torch.float32, torch.bfloat16):
             _parity(preset, changes, products, dtype)
-    fused.AVAILABLE, fused.PRODUCTS = True, False
+    fused.AVAILABLE, fused.PRODUCTS = True, True
 
 
 def _parity(preset: str, changes: dict[str, Any], products: bool, dtype: torch.dtype) -> None:
@@ -261,7 +328,7 @@ class Step:
         return cls(network, torch.compile(network), build_adamw(network, 1e-4, 0.1), tokens, segments, masked)
 
     def micro_batch(self) -> None:
-        mask = document_mask(self.segments) if self.masked else None
+        mask = row_masks(self.network.architecture, self.segments, self.masked, half=True)
         with torch.autocast("cuda", torch.bfloat16):
             nats, _ = self.compiled(self.tokens, mask, self.tokens)
         nats.mean().backward()
@@ -301,9 +368,10 @@ def model(preset: str, changes: dict[str, Any], masked: bool, micro: int) -> Non
     torch.cuda.empty_cache()
 
 
-def models() -> None:
-    for preset, masked, micro in (("small", True, 32), ("small", False, 32), ("1b", True, 16)):
-        model(preset, {}, masked, micro)
+def models(names: str = "") -> None:
+    for preset, masked, micro in (("small", True, 32), ("small", False, 32), ("1b", True, 16), ("1b", True, 32)):
+        if not names or f"{preset}-{'documents' if masked else 'rows'}-{micro}" in names.split(","):
+            model(preset, {}, masked, micro)
 
 
 @dataclass(frozen=True)
@@ -316,10 +384,12 @@ class Variant:
     compiler: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     loss_chunk: int = 0
-    products: bool = False
+    products: bool = True
+    spans: bool = True
 
 
 WINDOW = 1_024
+"""Half a row, as autoresearch has it."""
 WHOLE: dict[str, Any] = {"windows": "", "window": 0}
 TUNED: dict[str, Any] = {"mode": "max-autotune-no-cudagraphs"}
 PERSISTENT: dict[str, Any] = {"triton.enable_persistent_tma_matmul": True}
@@ -328,8 +398,9 @@ VARIANTS: dict[str, Variant] = {
     "rows": Variant(masked=False),
     "documents-whole": Variant(changes=WHOLE),
     "rows-whole": Variant(masked=False, changes=WHOLE),
-    "documents-products": Variant(products=True),
-    "rows-whole-products": Variant(masked=False, changes=WHOLE, products=True),
+    "documents-blocks": Variant(spans=False),
+    "documents-whole-blocks": Variant(changes=WHOLE, spans=False),
+    "documents-no-products": Variant(products=False),
     "documents-64": Variant(micro=64),
     "documents-tuned": Variant(compiler=TUNED),
     "documents-tuned-persistent": Variant(compiler=TUNED, settings=PERSISTENT),
@@ -345,6 +416,7 @@ VARIANTS: dict[str, Variant] = {
     "short-window": Variant(changes={"window": 512}),
 }
 SPEEDRUN_VOCABULARY = 8_192
+AUTORESEARCH_BATCH = 524_288
 SECONDS = 480
 """After which no other variant begins: a call to a lent machine ends at 600."""
 REFERENCE = 1.63e6
@@ -389,7 +461,7 @@ def _speedrun(name: str, variant: Variant, shown: bool) -> None:
         compiled = torch.compile(network, **variant.compiler)
 
         def micro_batch() -> None:
-            mask = row_masks(network.architecture, segments, variant.masked)
+            mask = row_masks(network.architecture, segments, variant.masked, half=variant.spans)
             with torch.autocast("cuda", torch.bfloat16):
                 nats, _ = compiled(tokens, mask, tokens)
             nats.mean().backward()
@@ -405,7 +477,7 @@ def _speedrun(name: str, variant: Variant, shown: bool) -> None:
             update()
         torch.cuda.synchronize()
         preparing = time.perf_counter() - began
-        several = preset.batch_tokens // tokens.numel()
+        several = AUTORESEARCH_BATCH // tokens.numel()
 
         def step() -> None:
             for _ in range(several):
@@ -416,7 +488,7 @@ def _speedrun(name: str, variant: Variant, shown: bool) -> None:
         each = milliseconds(micro_batch)
         of_update = max(0.0, whole - several * each)
     sizes = np.diff(boundaries(made_up)).astype(np.int64) if variant.masked else np.array([length])
-    rate = preset.batch_tokens / whole * 1e3
+    rate = AUTORESEARCH_BATCH / whole * 1e3
     a, peak = network.architecture, peak_flops(torch.cuda.get_device_name(), "bfloat16") or float("nan")
     palm = rate * palm_flops_per_token(a, length) / peak
     causal = rate * causal_flops_per_token(a, mean_keys([sizes]), mean_keys([sizes], a.window)) / peak
@@ -461,7 +533,7 @@ def show_kernels(kernels: dict[str, list[float]]) -> None:
 
 PARTS: dict[str, Callable[..., None]] = {
     "matmul": matmul, "attention": attention, "tuning": tuning, "loss": loss, "parity": parity, "model": models,
-    "speedrun": speedrun,
+    "speedrun": speedrun, "tilings": tilings,
 }  # fmt: skip
 
 if __name__ == "__main__":

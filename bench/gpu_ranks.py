@@ -37,7 +37,7 @@ from trainer.flops import causal_flops_per_token, mfu, palm_flops_per_token
 from trainer.ledger import LEDGER
 from trainer.loop import train
 from trainer.metrics import METRICS
-from trainer.model import GPT, document_mask
+from trainer.model import GPT, row_masks
 from trainer.optimisation import build_adamw
 from trainer.parallel import Layout, Spread, local
 from trainer.presets import PRESETS
@@ -229,7 +229,7 @@ def steps_task(task: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 
     def step() -> None:
         for number in range(count):
-            mask = document_mask(segments)
+            mask = row_masks(architecture, segments, masked=True, half=cuda)
             with spread.micro_batch(number, count):
                 with torch.autocast(ranks.device.type, torch.bfloat16, enabled=cuda):
                     nats, _ = spread.forward(tokens, mask, tokens)

@@ -192,7 +192,7 @@ class Proxy(Run):
     def _nats(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
         tokens, targets, segments, _ = micro_batch
         architecture = self.reference_architecture if model is self.reference else self.architecture
-        mask = row_masks(architecture, segments, self.config.attention == "masked")
+        mask = row_masks(architecture, segments, self.config.attention == "masked", self.dtype == "bfloat16")
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == "bfloat16"):
             nats, _ = model(tokens, mask, targets)
         return cast(Tensor, nats)

@@ -488,7 +488,7 @@ class Run:
         small = torch.zeros(0, device=self.device)
         nats_by_component = torch.zeros(len(self.loader.components), device=self.device)
         for n, (tokens, targets, segments, components) in enumerate(micro_batches):
-            mask = row_masks(self.architecture, segments, self.config.attention == "masked")
+            mask = row_masks(self.architecture, segments, self.config.attention == "masked", self.dtype == "bfloat16")
             with self.spread.micro_batch(n, len(micro_batches)):
                 with torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == "bfloat16"):
                     nats, squares = self.forward(tokens, mask, targets)

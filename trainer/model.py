@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from trainer import fused
 from trainer.loader import IGNORED
 from trainer.presets import GATE_INPUTS, Architecture
+from trainer.spans import Spans, attend, fit, spans
 
 INITIAL_DEVIATION = 0.02
 """Standard deviation of initial weights (GPT-2); projections into the residual stream are divided by sqrt(2 x layers)."""
@@ -31,7 +32,7 @@ HEAD_DEVIATION = 0.001
 INPUT_SHARE = 0.1
 """What a layer reads of the embedding at first, where it has lambdas (nanochat)."""
 
-Mask = Tensor | BlockMask
+Mask = Tensor | BlockMask | Spans
 Masks = tuple[Mask | None, Mask | None]
 """Of layers that see everything before them, and of those with a window; None is causal over the row."""
 
@@ -79,7 +80,7 @@ class GPT(nn.Module):
 
     def _masks(self, mask: Mask | Masks | None, tokens: Tensor) -> Masks:
         length, window = tokens.shape[1], self.architecture.window
-        if isinstance(mask, tuple):
+        if isinstance(mask, tuple) and not isinstance(mask, Spans):
             return mask
         if not self.architecture.short_layers or length <= window:
             return mask, mask
@@ -87,7 +88,7 @@ class GPT(nn.Module):
             return None, window_mask(length, window, tokens.device)
         if isinstance(mask, Tensor):
             return mask, mask & window_mask(length, window, mask.device)
-        raise ValueError("a block mask of whole documents says nothing of a layer's window: use those of row_masks")
+        raise ValueError("a mask of whole documents for a GPU says nothing of a layer's window: use row_masks")
 
     def _nats(self, stream: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         flat, cap = targets.flatten(), self.architecture.soft_cap
@@ -210,6 +211,8 @@ class Attention(nn.Module):
         if self.values is not None:
             gate = 2 * torch.sigmoid(self.value_gate(stream[..., : self.value_gate.in_features]))
             value = value + gate[..., None] * self.values(tokens).to(value.dtype).view_as(value)
+        if isinstance(mask, Spans):
+            return cast(Tensor, self.output(attend(query, key, value, mask).view(rows, length, -1)))
         query, key, value = (heads.transpose(1, 2) for heads in (query, key, value))
         grouped = self.heads != self.kv_heads
         if isinstance(mask, BlockMask):
@@ -293,10 +296,14 @@ def token_nats(stream: Tensor, weight: Tensor, targets: Tensor, soft_cap: float 
     return nats, (nats + chosen).square() * valid
 
 
-def row_masks(architecture: Architecture, segments: Tensor, masked: bool) -> Mask | Masks | None:
+def row_masks(architecture: Architecture, segments: Tensor, masked: bool, half: bool = False) -> Mask | Masks | None:
     """The masks of all layers for rows of these segments (n, t); with `masked`, none sees another document. One is made for
-    whole rows or documents, one for those with a window."""
+    whole rows or documents, one for those with a window. With `half`, products are bfloat16, which `trainer.spans` is for."""
     window, length = architecture.window, segments.shape[1]
+    if half and segments.device.type == "cuda" and fit(length, architecture.head_width):
+        runs = spans(segments) if masked else None
+        short = architecture.short_layers and length > window
+        return (runs, spans(segments, window, masked)) if short else runs
     whole = document_mask(segments) if masked else None
     if not architecture.short_layers or length <= window:
         return whole

@@ -33,7 +33,7 @@ class Architecture(BaseModel):
       it as a gate decides for every head (Zhou et al. 2024, value residual learning; the gate is nanochat's).
     - `soft_cap`: logits are soft_cap x tanh(logits / soft_cap) (Gemma 2); 0: as they are.
     - `windows`: a letter a layer, repeated: in layers of `S` a query sees the last `window` tokens only, itself included, in
-      those of `L`, and in the last layer, the whole row or document. `window` 0 is decided by the training's row: half of it.
+      those of `L`, and in the last layer, the whole row or document. `window` 0 is an eighth of the training's row.
     - `initialisation`: `gpt2` (normal, deviation .02) or `uniform` (matrices uniform with deviation 1 / sqrt(width), those into
       the stream zero, the head next to zero, the embedding normal).
     """
@@ -179,7 +179,7 @@ PRESETS: dict[str, Preset] = {
     # for one GPU
     "small": Preset(_shape(12, 768, 6, 6, 2_048, qk_norm=True), 2_048, 524_288, 32, 1e-3),
     # about 50 million parameters with a vocabulary of 8,192
-    "speedrun": Preset(_speedrun(8, 512, 4), 2_048, 524_288, 128, **_SPEEDRUN_COURSE),
+    "speedrun": Preset(_speedrun(8, 512, 4), 2_048, 131_072, 64, **_SPEEDRUN_COURSE),
     "1b": Preset(_shape(16, 2_048, 16, 8, 7_168, qk_norm=True), 2_048, 1_048_576, 16, 4e-4),
     "8b": Preset(_shape(32, 4_096, 32, 8, 14_336, rope_theta=500_000.0), 4_096, 4_194_304, 2, 3e-4),
 }

@@ -209,12 +209,12 @@ def test_options_that_cannot_work_are_refused(option: dict[str, Any], message: s
         changed(**option)
 
 
-def test_a_window_is_half_a_row_unless_it_is_given() -> None:
+def test_a_window_is_an_eighth_of_a_row_unless_it_is_given() -> None:
     def window(**given: Any) -> int:
         return TrainConfig.check(manifest="m", out="o", preset="speedrun", **given).architecture(100).window
 
-    assert window() == 1_024
-    assert window(sequence_length=512, batch_tokens=2_048) == 256
+    assert window() == 256
+    assert window(sequence_length=512, batch_tokens=2_048) == 64
     assert window(model={"window": 100}) == 100
     assert window(model={"windows": ""}) == 0
 
