@@ -101,29 +101,35 @@ def freed(logs: Logs, later: Later, ids: pa.Array, gone: pa.Table, something_is_
         logs.connection.register(name, table)
     try:
         number = 0
-        if bounded and (len(ids) or gone.num_rows):
-            number += _counted(logs, f"{_IN_BOUNDED} and ({_KEPT_GOES} or {_BRIDGED})")
+        if len(ids) or gone.num_rows:
+            logs.connection.execute(_COPIES)
+            number, clusters = logs.connection.execute(_BOUNDED).fetchall()[0]
         if every:
             number += _counted(logs, "(step, stage) in (select (step, stage) from open_steps)")
-        if len(ids):
-            clusters = int(logs.sql(_ORPHANED)[0]["n"])
     finally:
         for name in tables:
             logs.connection.unregister(name)
+        logs.connection.execute("drop table if exists copies_of_gone")
     return number, bool(every), clusters
 
 
-_IN_BOUNDED = "kept_id is not null and (step, stage) in (select (step, stage) from bounded_steps)"
-_KEPT_GOES = "kept_id in (select id from newly_removed_ids)"
-_BRIDGED = (
-    "linked_id <> kept_id and (step, cluster) in (select (step, cluster) from newly_removed_rows where cluster is not null)"
+_COPIES = (
+    "create or replace temp table copies_of_gone as with found as ("
+    + " union all ".join(
+        f"select {sign} as n, step, stage, cluster, kept_id in (select id from newly_removed_ids) as orphaned, "
+        "linked_id <> kept_id and (step, cluster) in "
+        "(select (step, cluster) from newly_removed_rows where cluster is not null) as bridged "
+        f"from {table} where kept_id is not null"
+        for sign, table in ((1, "removals"), (-1, "newly_removed_rows"))
+    )
+    + ") select * from found where orphaned or bridged"
 )
-
-
-_ORPHANED = (
-    f"with gone as (select step, cluster, count(*) as n from newly_removed_rows where {_KEPT_GOES} group by all), "
-    f"copies as (select step, cluster, count(*) as n from removals where {_KEPT_GOES} group by all) "
-    "select count(*) as n from copies left join gone using (step, cluster) where copies.n > coalesce(gone.n, 0)"
+"""Removals whose kept document goes, or whose cluster loses a document that may have been the bridge to it; those of documents
+that go themselves count -1."""
+_BOUNDED = (
+    "select (select coalesce(sum(n), 0)::bigint from copies_of_gone "
+    "where (step, stage) in (select (step, stage) from bounded_steps)), "
+    "(select count(*) from (select 1 from copies_of_gone where orphaned group by step, cluster having sum(n) > 0))"
 )
 
 

@@ -192,3 +192,65 @@ def test_rules_of_a_corpus_without_removals_are_none(tmp_path: Path) -> None:
         assert rule_costs(logs) == []
     shutil.rmtree(tmp_path / "corpus" / "steps")
     assert "0 newly kept, 0 newly removed" in call("whatif", tmp_path / "corpus", "gopher.min_words=1").stdout
+
+
+def test_rules_of_some_documents_are_those_that_removed_them(finished: Path) -> None:
+    """By component, domain or language, and of those that have none."""
+    removals, documents = logged(finished, "removals"), logged(finished, "documents")
+    domain = Counter(row["domain"] for row in removals if row["domain"]).most_common(1)[0][0]
+    for name, value, given in (
+        ("component", "books", "books"),
+        ("domain", domain, f"https://{domain}/"),
+        ("domain", None, "none"),
+    ):
+        mine = Counter(row["rule"] for row in removals if row[name] == value)
+        assert mine
+        told = answer("rules", finished, f"--{name}", given)
+        assert {row["rule"]: row["removed"] for row in told} == mine
+        assert [row["removed"] for row in told] == sorted(mine.values(), reverse=True)
+        assert {row["documents"] for row in told} == {sum(row[name] == value for row in documents)}
+        for row in told:
+            assert sum(share["removed"] for share in row["by"]["component"]) == row["removed"]
+            failing = [one for one in removals if one[name] == value and row["rule"] in (one["failed_rules"] or [one["rule"]])]
+            assert row["failed"] == len(failing)
+        assert {row["rule"] for row in table("rules", finished, f"--{name}", given)} == set(mine)
+        shown = call("rules", finished, f"--{name}", given).stdout
+        assert shown.startswith(f"of {told[0]['documents']} document")
+    said = call("rules", finished, "--component", "boks", code=1).stderr
+    assert "no document has component boks; of component there are " in said
+    assert "is no domain" in call("rules", finished, "--domain", "..", code=1).stderr
+
+
+def test_a_host_is_that_host_and_its_domain_is_all_of_it(tmp_path: Path) -> None:
+    urls = ("https://example.org/1", "https://www.example.org/2", "https://blog.example.org/3", "https://a.blog.example.org/4")
+    rows = [{"text": article(f"host {url}"), "url": url} for url in (*urls, "https://myblog.example.org/5")]
+    build(write_small(tmp_path, {"in.jsonl": rows}, small_recipe([{"gopher_quality": {"min_words": 1}}])), tmp_path / "corpus")
+    for asked, documents, others in (
+        ("example.org", 5, 0), ("www.example.org", 5, 0), ("https://EXAMPLE.org/x", 5, 0), ("blog.example.org", 2, 3),
+        ("https://A.blog.example.org:443/4", 1, 4),
+    ):  # fmt: skip
+        told = answer("domain", tmp_path / "corpus", asked)
+        assert (told["documents"], told["others"], len(told["examples"])) == (documents, others, documents), asked
+    assert "3 documents came from other hosts of example.org" in call("domain", tmp_path / "corpus", "blog.example.org").stdout
+    said = call("domain", tmp_path / "corpus", "shop.example.org", code=1).stderr
+    assert said.endswith("came from shop.example.org; 5 documents came from other hosts of example.org\n")
+
+
+def test_a_rule_goes_by_its_bare_option_where_only_one_has_it(finished: Path) -> None:
+    assert answer("whatif", finished, "curly_brace=off") == answer("whatif", finished, "c4.curly_brace=off")
+    assert "no rule is called 'min_everything'" in call("whatif", finished, "min_everything=1", code=1).stderr
+
+
+def test_a_file_without_its_component_is_told_from_a_name_that_nobody_has(finished: Path) -> None:
+    assert (
+        "an id is component/file#position, such as those of books/north/0.jsonl"
+        in call("why", finished, "0.jsonl", code=1).stderr
+    )
+    said = call("why", finished, "north", code=1).stderr
+    assert "such as those of books/north/0.jsonl, and of " in said
+    assert (
+        "`audit why` with books/north/0.jsonl tells of its first ones"
+        in call("why", finished, "books/north/0.jsonl#999", code=1).stderr
+    )
+    for nobody in ("", "#", "/", "orth", "jsonl", "books/north/9.jsonl"):
+        assert call("why", finished, nobody, code=1).stderr.endswith(f"has the id or URL {nobody!r}\n")

@@ -62,6 +62,21 @@ def test_removed_texts_are_read_back_from_a_source_elsewhere(remote: str, crawl:
     assert told["text"].count("{") == len(told["marks"]) == 1
 
 
+def test_a_corpus_is_signed_where_it_lies(remote: str, tmp_path: Path) -> None:
+    minisign = pytest.importorskip("minisign", reason="py-minisign is not installed")
+    pair = minisign.KeyPair.generate()
+    (tmp_path / "key").write_bytes(bytes(pair.secret_key))
+    (tmp_path / "pub").write_bytes(bytes(pair.public_key))
+    try:
+        for code, more in ((0, []), (1, []), (0, ["--force"])):
+            words = ["manifest", "sign", remote, "--key", str(tmp_path / "key"), *more]
+            assert CliRunner().invoke(app, words).exit_code == code
+        told = json.loads(CliRunner().invoke(app, ["verify", remote, "--public-key", str(tmp_path / "pub"), "--json"]).stdout)
+        assert (told["whole"], told["signature"]["file"]) == (True, f"{remote}/manifest.json.minisig")
+    finally:
+        Folder(remote).delete("manifest.json.minisig")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("output", ["s3://audited/without", "without.json", "DISK"])
 def test_a_takedown_leaves_a_corpus_that_verifies(remote: str, tmp_path: Path, output: str) -> None:
