@@ -118,24 +118,24 @@ def test_skipped_steps_are_no_part_of_the_average(manifest: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallel", ["fsdp", "ddp"])
-def test_two_ranks_average_as_one_process_does(manifest: Path, run: Path, tmp_path: Path, parallel: str) -> None:
+@pytest.mark.parametrize(("world", "parallel"), [(2, "fsdp"), (2, "ddp"), (4, "hsdp")])
+def test_ranks_average_as_one_process_does(manifest: Path, run: Path, tmp_path: Path, world: int, parallel: str) -> None:
     """Unequal shards, some of them empty; and one process goes on from what they hold."""
-    two = tmp_path / "two"
-    train_in(2, manifest, two, steps=6, ema=DECAY, parallel=parallel, checkpoint_every=3, keep=9, evaluate=True)
-    newest = two / "checkpoints" / "step-00000006"
+    several = tmp_path / "several"
+    train_in(world, manifest, several, steps=6, ema=DECAY, parallel=parallel, checkpoint_every=3, keep=9, evaluate=True)
+    newest = several / "checkpoints" / "step-00000006"
     found = dict(checkpoint.weights_in(newest, ema=True))
     expected = saved(run, 6, "ema")
     assert set(found) == set(expected)
     for name, tensor in found.items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-5)
-    assert result(two)["ema"]["score"]["val_bpb"] == pytest.approx(result(run)["ema"]["score"]["val_bpb"], abs=1e-5)
+    assert result(several)["ema"]["score"]["val_bpb"] == pytest.approx(result(run)["ema"]["score"]["val_bpb"], abs=1e-5)
     shutil.rmtree(newest)
-    train_in(1, manifest, two, resume=True, steps=6, ema=DECAY)
+    train_in(1, manifest, several, resume=True, steps=6, ema=DECAY)
     for name, tensor in checkpoint.weights_in(newest, ema=True):
         torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-5)
-    mean = average(two, tmp_path / "mean", steps=[3, 6])
-    parts = [dict(checkpoint.weights_in(two / "checkpoints" / f"step-{step:08d}")) for step in (3, 6)]
+    mean = average(several, tmp_path / "mean", steps=[3, 6])
+    parts = [dict(checkpoint.weights_in(several / "checkpoints" / f"step-{step:08d}")) for step in (3, 6)]
     for name, tensor in checkpoint.weights_in(mean.folder):
         assert torch.equal(tensor, ((parts[0][name].double() + parts[1][name].double()) / 2).float()), name
 
