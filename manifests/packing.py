@@ -2,8 +2,9 @@
 
 A document BOS t1 … tn (its length counts BOS) holds as many (input, target) pairs: inputs BOS t1 … tn, targets t1 … tn BOS.
 A *piece* is a contiguous range of these pairs. Documents are cut at T, so every cut's target is the document's own next
-token; the pieces of a window of consecutive documents are placed by best-fit decreasing. Every pair is emitted once,
-nothing is dropped, and the slots left over are padding, which is masked and counted:
+token; the pieces of a window of consecutive documents are placed by best-fit decreasing. Where that leaves more than
+MOST_PADDING, whole rows of documents that are longer than a row, and so are cut anyway, are cut again to fill what is left of
+others. Every pair is emitted once, nothing is dropped, and the slots left over are padding, which is masked and counted:
 `pairs_emitted + pairs_dropped == pairs_total`, and `rows * T == pairs_emitted + padding`.
 
 For comparison there are two other ways. `crop` takes the first T pairs of each document, drops the rest and places what is left
@@ -26,6 +27,10 @@ Packing = Literal["best-fit", "crop", "concat"]
 
 WINDOW = 1 << 20
 """Consecutive documents that are packed together: bounds the memory, and loses next to nothing."""
+MOST_PADDING = 0.001
+"""Of all slots, beyond which rows are filled with cuttings."""
+CUTTING = 32
+"""A room of less than this part of a row (64 tokens of 2,048) is left: so little context is not worth a cut."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +90,13 @@ def pack(starts: Int64, lengths: Int64, sequence_length: int, window: int = WIND
         begin, length = starts[first : first + window], lengths[first : first + window]
         if packing == "crop":
             length = np.minimum(length, sequence_length)
+            row, rows = best_fit_decreasing(length, sequence_length)
         else:
+            document = np.repeat(np.arange(len(length)), -(-length // sequence_length))
             begin, length = cut(begin, length, sequence_length)
-        row, rows = best_fit_decreasing(length, sequence_length)
+            row, rows = best_fit_decreasing(length, sequence_length)
+            if 1 - length.sum() / (rows * sequence_length) > MOST_PADDING:
+                begin, length, row, rows = fill(begin, length, row, document, sequence_length)
         order = np.argsort(row, kind="stable")
         begins.append(begin[order])
         pieces.append(length[order].astype(np.int32))
@@ -115,6 +124,33 @@ def cut(starts: Int64, lengths: Int64, sequence_length: int) -> tuple[Int64, Int
     nth = np.arange(len(document)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     offset = nth * sequence_length
     return starts[document] + offset, np.minimum(lengths[document] - offset, sequence_length)
+
+
+def fill(begin: Int64, length: Int64, row: Int64, document: Int64, capacity: int) -> tuple[Int64, Int64, Int64, int]:
+    """(begin, length, row of each piece, number of rows) when pieces that fill a row, of documents of several pieces, are cut up
+    for rooms of a CUTTINGth of a row or more, the largest first: one piece of each document before any gives a second, and as
+    many as fit into all of those rooms. The cuttings of a piece follow one another from room to room."""
+    rooms = capacity - np.bincount(row, weights=length).astype(np.int64)
+    order = np.argsort(-rooms, kind="stable")
+    order = order[rooms[order] >= max(1, capacity // CUTTING)]
+    ends = np.cumsum(rooms[order])
+    several = np.bincount(document) > 1
+    full = np.flatnonzero((length == capacity) & several[document])
+    nth = np.arange(len(full)) - np.searchsorted(document[full], document[full])
+    given = full[np.argsort(nth, kind="stable")][: int(ends[-1]) // capacity if len(ends) else 0]
+    if not len(given):
+        return begin, length, row, len(rooms)
+    total = len(given) * capacity
+    edges = np.unique(np.concatenate((ends - rooms[order], np.arange(0, total, capacity))))
+    edges = edges[edges < total]
+    kept = np.ones(len(length), bool)
+    kept[given] = False
+    left = np.ones(len(rooms), np.int64)
+    left[row[given]] = 0
+    number = np.cumsum(left) - 1
+    begins = np.concatenate((begin[kept], begin[given[edges // capacity]] + edges % capacity))
+    rows = np.concatenate((row[kept], order[np.searchsorted(ends, edges, side="right")]))
+    return begins, np.concatenate((length[kept], np.diff(edges, append=total))), number[rows], int(left.sum())
 
 
 def best_fit_decreasing(lengths: Int64, capacity: int) -> tuple[Int64, int]:

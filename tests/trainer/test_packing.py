@@ -107,6 +107,37 @@ def test_web_like_lengths_pack_with_less_than_a_thousandth_of_padding() -> None:
     assert plan.padding / (plan.rows * 2_048) < 1e-3
 
 
+def test_long_documents_that_leave_rooms_fill_them_with_cuttings() -> None:
+    """Documents a little over half a row cannot share one: best-fit decreasing alone would pad a third of the slots."""
+    lengths = np.tile(np.array([1_200, 1_400, 20_480, 900]), 500)
+    starts = np.cumsum(lengths) - lengths
+    plan = pack(starts, lengths, 2_048)
+    assert plan.pairs_emitted == lengths.sum()
+    assert plan.padding / (plan.rows * 2_048) < 1e-3
+    begins = set(plan.begin[plan.length > 0].tolist())
+    assert all(start in begins for start in starts.tolist())
+    whole = {begin: length for begin, length in zip(plan.begin.tolist(), plan.length.tolist(), strict=True)}
+    assert all(whole[start] == size for start, size in zip(starts.tolist(), lengths.tolist(), strict=True) if size <= 2_048)
+    most = max(
+        int(((plan.begin >= start) & (plan.begin < start + size)).sum())
+        for start, size in zip(starts, lengths, strict=True)
+        if size > 2_048
+    )
+    assert most <= 10 + 2 * 8  # no document gives much more than another
+
+
+def test_documents_that_fit_a_row_are_never_cut_to_fill_another() -> None:
+    plan = plan_of([1_200] * 9, 2_048)
+    assert (plan.rows, sorted(plan.length.tolist())) == (9, [1_200] * 9)
+
+
+def test_cuttings_are_the_same_again() -> None:
+    lengths = np.random.default_rng(1).integers(1, 9_000, 3_000)
+    first, second = (pack(np.cumsum(lengths) - lengths, lengths, 2_048) for _ in range(2))
+    assert all(np.array_equal(getattr(first, name), getattr(second, name)) for name in ("begin", "length", "first_piece"))
+    assert first.padding / (first.rows * 2_048) < 1e-3
+
+
 def test_keys_seen_under_document_masking_are_counted_per_piece() -> None:
     assert plan_of([3, 5], 8).visible_keys() == (1 + 2 + 3) + (1 + 2 + 3 + 4 + 5)
 
