@@ -214,9 +214,9 @@ def test_an_edited_row_is_found_though_digests_follow(corpus: Corpus, kind: str,
 
 
 UNVOUCHED: dict[str, frozenset[str]] = {
-    "documents": frozenset({"url", "url_key", "date", "media_type", "language_score"}),
-    "removals": frozenset({"url", "detail", "evidence", "value", "linked_jaccard", "kept_jaccard", "language"}),
-    "edits": frozenset({"count", "sha256_before", "sha256_after", "detail"}),
+    "documents": frozenset({"url", "url_key", "date", "language_score"}),
+    "removals": frozenset({"detail", "evidence"}),
+    "edits": frozenset({"count", "sha256_before", "detail"}),
     "signals": frozenset({"gopher.stop_words", "c4.sentences"}),
 }
 """What nothing vouches for once the receipts are gone (docs/auditing.md says in which cases), beside numerators of ratios and what the

@@ -310,6 +310,16 @@ EVIDENCE: dict[str, tuple[str, Callable[[Rows], Any], str]] = {
         lambda rows: removed(rows, "decontamination.ngram").update(value=0.0),
         "decontamination.ngram removes at a value >= the threshold 1",
     ),
+    "fewer n-grams than its detail says": (
+        REMOVALS,
+        lambda rows: removed(rows, "decontamination.ngram").update(value=9.0),
+        "9 of the 11 n-grams of trains/17, and detail says '11 of 11 n-grams",
+    ),
+    "more n-grams than were found": (
+        REMOVALS,
+        lambda rows: removed(rows, "decontamination.ngram").update(value=12.0),
+        "value 12.0 for trains/17; by the manifest 11 of its 11 n-grams were found at most",
+    ),
     "the key of a URL": (WEB_DOCUMENTS, lambda rows: first_kept(rows).update(url_key="example"), "has a url_key that is none"),
     "no key of a URL": (WEB_DOCUMENTS, lambda rows: first_kept(rows).update(url_key=None), "has a url or a url_key without"),
     "the media type of a line": (
@@ -404,7 +414,9 @@ UNVOUCHED: dict[str, tuple[str, Callable[[Rows], Any]]] = {
     "the score of an unwanted language": (WEB_REMOVALS, lambda rows: wrong_language(rows).update(value=0.9, detail="other")),
     "the words of evidence": (
         REMOVALS,
-        lambda rows: removed(rows, "decontamination.ngram").update(evidence="a train", value=9.0),
+        lambda rows: removed(rows, "decontamination.ngram").update(
+            evidence="a train", value=9.0, detail="9 of 11 n-grams, first at character 1"
+        ),
     ),
     "a Jaccard, in all columns": (
         REMOVALS,
