@@ -280,10 +280,11 @@ class SquaredFeed(torch.autograd.Function):
 
 
 def products_fit(stream: Tensor, hidden: int) -> bool:
-    """Whether `SquaredFeed` may take these: the tensor memory accelerator of Hopper and later moves whole 16 bytes."""
+    """Whether `SquaredFeed` may take these: its tiles are for Hopper's shared memory, whose tensor memory accelerator moves whole
+    16 bytes."""
     if not (PRODUCTS and AVAILABLE and stream.is_cuda and stream.dtype == torch.bfloat16):
         return False
-    return torch.cuda.get_device_capability(stream.device) >= (9, 0) and stream.shape[-1] % 8 == 0 and hidden % 8 == 0
+    return torch.cuda.get_device_capability(stream.device)[0] == 9 and stream.shape[-1] % 8 == 0 and hidden % 8 == 0
 
 
 @torch.library.custom_op("corpusmill::rotary", mutates_args=())

@@ -28,6 +28,8 @@ MULTIPLE = 128
 """Of a row's length: tiles do not reach over its end."""
 WIDTHS = (64, 128)
 """Of heads."""
+HOPPER = 9
+"""Major compute capability whose shared memory, tensor memory accelerator and matrix units these tiles were measured on."""
 
 
 class Spans(NamedTuple):
@@ -77,7 +79,7 @@ def fit(length: int, width: int) -> bool:
     """Whether `attend` takes rows of this length and heads of this width, on this machine."""
     if not AVAILABLE or length % MULTIPLE or width not in WIDTHS:
         return False
-    return torch.cuda.get_device_capability() >= (9, 0)  # whose tensor memory accelerator loads the tiles
+    return torch.cuda.get_device_capability()[0] == HOPPER
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, seen: Spans) -> Tensor:
