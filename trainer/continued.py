@@ -9,20 +9,20 @@ the same evaluator, and the gate is decided.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from torch import nn
 
 from manifests.storage import Folder
-from trainer.checkpoint import CheckpointError, State
+from trainer.checkpoint import CheckpointError, State, in_a_line
 from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.corpus import Corpus
 from trainer.document_scores import DocumentScores, DocumentScoresError
-from trainer.evaluation import Logits, Scored, evaluate_documents, evaluator_sha256
+from trainer.evaluation import EVALUATOR_SHA256, Logits, Scored, evaluate_documents
 from trainer.gate import Decision, GateError, GateFile, HeldOut, check_texts, decide
 from trainer.parallel import Layout
 from trainer.parent import Parent
@@ -36,6 +36,46 @@ MANY_MORE_TOKENS = 1.5
 """Times as many tokens for a word of the domain as for one of general text: then the tokenizer is said to shatter it."""
 
 Note = Callable[[str], None]
+
+
+class RecordedGate(BaseModel):
+    """The gate as it was written, and the folder that relative paths in it begin at."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    sha256: str
+    text: str
+    folder: str
+
+
+class Record(BaseModel):
+    """`continued.json`. `before`: SHA-256 of the scores that the run began with, by name of file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    parent: dict[str, Any]
+    words: list[dict[str, Any]]
+    gate: RecordedGate | None
+    before: dict[str, str] | None
+
+
+class Sealed(BaseModel):
+    """What each checkpoint holds of it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    parent: dict[str, Any]
+    gate_sha256: str | None
+    before: dict[str, str] | None
+
+    @field_validator("parent")
+    @classmethod
+    def _is_a_parent(cls, parent: dict[str, Any]) -> dict[str, Any]:
+        if not all(isinstance(parent.get(name), str) for name in ("run", "weights_sha256")):
+            raise ValueError("it does not say what the run began with")
+        if not isinstance(parent.get("step", 0), int):
+            raise ValueError("its step is no number")
+        return parent
 
 
 @dataclass(frozen=True)
@@ -59,19 +99,19 @@ class Continued:
     ) -> None:
         self.corpus, self.ranks, self.folder, self.dtype, self.note = corpus, ranks, folder, dtype, note
         recorded = self._recorded()
-        sealed = state.continued if state is not None else None
+        sealed = self._sealed(state)
         if sealed is not None and recorded is None:
             raise CheckpointError(f"{folder / RECORD} is not there: it has what this run was begun with")
         self.resumed = sealed is not None
         self.gate = self._gate(config, recorded, sealed)
         self.parent = self._parent(config, sealed)
-        self.record: dict[str, Any] = sealed["parent"] if sealed else self.parent.record if self.parent else {}
+        self.record: dict[str, Any] = sealed.parent if sealed else self.parent.record if self.parent else {}
         self.row_tokens = (self.gate.gate.sequence_length if self.gate else None) or config.row_tokens
         self._corpora: dict[str | None, Corpus] = {None: corpus}
         self.texts = self._texts(config)
-        self.before_sha256: dict[str, str] = dict(sealed["before"] or {}) if sealed else {}
+        self.before_sha256: dict[str, str] = dict(sealed.before or {}) if sealed else {}
         self.before: list[DocumentScores] = []
-        self.words: list[dict[str, Any]] = recorded["words"] if sealed and recorded else []
+        self.words: list[dict[str, Any]] = recorded.words if sealed and recorded else []
         self.score_again = bool(self.gate) and not self._read_before()
         if self.resumed and self.score_again and self.parent is None:
             raise ConfigurationError(
@@ -114,7 +154,7 @@ class Continued:
     def sealed(self) -> dict[str, Any]:
         """What each checkpoint holds."""
         gate = self.gate.sha256 if self.gate else None
-        return {"parent": self.record, "gate_sha256": gate, "before": self.before_sha256 or None}
+        return Sealed(parent=self.record, gate_sha256=gate, before=self.before_sha256 or None).model_dump()
 
     def begin(self, trained: list[str]) -> None:
         """Counts tokens a word of the gate's texts (without a gate, of the components `trained` on), and writes the record,
@@ -171,27 +211,32 @@ class Continued:
 
     # what was written when the run began
 
-    def _recorded(self) -> dict[str, Any] | None:
+    def _sealed(self, state: State | None) -> Sealed | None:
+        if state is None or state.continued is None:
+            return None
+        try:
+            return Sealed.model_validate(state.continued)
+        except ValidationError as error:
+            raise CheckpointError(f"{self.folder}: a checkpoint that no run has written: {in_a_line(error)}") from None
+
+    def _recorded(self) -> Record | None:
         text = ""
         if self.ranks.first and (self.folder / RECORD).exists():
-            text = (self.folder / RECORD).read_text(encoding="utf-8")
+            text = (self.folder / RECORD).read_text(encoding="utf-8", errors="replace")
         text = self.ranks.texts(text)[0]
         if not text:
             return None
         try:
-            found: dict[str, Any] = json.loads(text)
-            if not isinstance(found["words"], list) or not isinstance(found["gate"], (dict, type(None))):
-                raise TypeError("other facts")
-            return found
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise CheckpointError(f"{self.folder / RECORD}: not what a run writes: {error!r}") from None
+            return Record.model_validate_json(text)
+        except ValidationError as error:
+            raise CheckpointError(f"{self.folder / RECORD}: not what a run writes: {in_a_line(error)}") from None
 
-    def _gate(self, config: TrainConfig, recorded: dict[str, Any] | None, sealed: dict[str, Any] | None) -> GateFile | None:
+    def _gate(self, config: TrainConfig, recorded: Record | None, sealed: Sealed | None) -> GateFile | None:
         given = GateFile.read(Path(config.gate)) if config.gate else None
         if recorded is None:
             return given
-        held = recorded["gate"]
-        known = sealed["gate_sha256"] if sealed else held["sha256"] if held else None
+        held = recorded.gate
+        known = sealed.gate_sha256 if sealed else held.sha256 if held else None
         if given and given.sha256 != known:
             was = f"gate {known[:12]}… was written for it" if known else "none was"
             raise GateError(
@@ -200,12 +245,12 @@ class Continued:
             )
         if given or not known:
             return given
-        kept = GateFile.of(str(held["text"]), Path(str(held["folder"])), str(self.folder / RECORD)) if held else None
+        kept = GateFile.of(held.text, Path(held.folder), str(self.folder / RECORD)) if held else None
         if kept is None or kept.sha256 != known:
             raise GateError(f"{self.folder / RECORD}: the gate in it is not the one that the run began with, {known[:12]}…")
         return kept
 
-    def _parent(self, config: TrainConfig, sealed: dict[str, Any] | None) -> Parent | None:
+    def _parent(self, config: TrainConfig, sealed: Sealed | None) -> Parent | None:
         """What --from names. A run that is resumed does not need it, but for scoring; if it is given, it must be the same."""
         if config.parent is None:
             return None
@@ -214,7 +259,7 @@ class Continued:
             parent = Parent.find(path, self.ranks)
             parent.check_tokenizer(self.corpus)
             return parent
-        record = sealed["parent"]
+        record = sealed.parent
         same_step = path / "checkpoints" / f"step-{record.get('step', 0):08d}"
         try:
             parent = Parent.find(same_step if same_step.is_dir() else path, self.ranks)
@@ -232,9 +277,9 @@ class Continued:
             return
         held = None
         if self.gate:
-            held = {"sha256": self.gate.sha256, "text": self.gate.text, "folder": str(self.gate.folder)}
-        record = {"parent": self.record, "words": self.words, "gate": held, "before": self.before_sha256 or None}
-        Folder(str(self.folder.absolute())).write(RECORD, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+            held = RecordedGate(sha256=self.gate.sha256, text=self.gate.text, folder=str(self.gate.folder))
+        record = Record(parent=self.record, words=self.words, gate=held, before=self.before_sha256 or None)
+        Folder(str(self.folder.absolute())).write(RECORD, (record.model_dump_json(indent=1) + "\n").encode())
 
     def _told_gate(self) -> dict[str, Any] | None:
         """The gate with digests in place of where corpora lie."""
@@ -327,7 +372,7 @@ class Continued:
                 if (sha256 := self.before_sha256.get(path.name)) is None:
                     raise DocumentScoresError(f"{self.folder}: this run did not score {text.name} before it began")
                 one = DocumentScores.read(path, sha256)
-                now = (evaluator_sha256(), self.dtype, self.row_tokens, text.corpus.split_digest(text.split))
+                now = (EVALUATOR_SHA256, self.dtype, self.row_tokens, text.corpus.split_digest(text.split))
                 then = tuple(one.about[key] for key in ("evaluator_sha256", "dtype", "sequence_length", "documents_sha256"))
                 good = good and now == then
                 self.before.append(one)

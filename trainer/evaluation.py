@@ -272,7 +272,7 @@ def evaluate_documents(
         dtype=dtype,
         documents_sha256=corpus.split_digest(split),
         tokenizer_sha256=corpus.tokenizer.sha256,
-        evaluator_sha256=evaluator_sha256(),
+        evaluator_sha256=EVALUATOR_SHA256,
         probe_difference=difference,
         probe_tolerance=PROBE_TOLERANCE[dtype],
         probe_mean_change=mean_change,
@@ -639,6 +639,8 @@ def _originals() -> list[tuple[Any, str, tuple[Any, ...]]]:
     return found
 
 
+EVALUATOR_SHA256 = evaluator_sha256()
+"""Of the source as it was when this module was loaded: what is put on the disk while a run trains is not what scores it."""
 _TENSOR_BASE = torch._C.TensorBase
 _OF_TENSORS = frozenset(vars(Tensor))
 _ORIGINALS = _originals()

@@ -8,6 +8,7 @@ transformers itself is not needed.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -86,6 +87,21 @@ def read_architecture(folder: Path) -> tuple[Architecture, int]:
     if other:
         raise CheckpointError(f"{folder / CONFIG}: a model of another kind than is trained here, by {', '.join(other)}")
     return found, positions
+
+
+def refuse_other_size(folder: Path, architecture: Architecture) -> None:
+    """CheckpointError where the file of weights does not have as many numbers as the architecture: a model that a stranger says
+    to be larger would wait for memory that is not there."""
+    try:
+        with safe_open(folder / WEIGHTS, "pt") as file:
+            names = list(file.keys())
+            there = sum(math.prod(file.get_slice(name).get_shape()) for name in names)
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{folder / WEIGHTS}: {error}") from None
+    if there != architecture.parameters():
+        raise CheckpointError(
+            f"{folder / WEIGHTS}: {there:,} numbers, and the model of {CONFIG} has {architecture.parameters():,} parameters"
+        )
 
 
 def load_weights(folder: Path, model: GPT) -> None:

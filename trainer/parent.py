@@ -19,6 +19,7 @@ from trainer.model import GPT
 from trainer.parallel import Layout, local
 from trainer.presets import CPU_PRESET, Architecture
 from trainer.ranks import Ranks
+from trainer.scoring import read_shape
 
 TOKENIZER = "tokenizer.json"
 WEIGHTS_OF_A_RELEASE = "weights"
@@ -43,10 +44,7 @@ class Parent:
             return _exported(path)
         folder = checkpoint.resolve(path, ranks)
         state = checkpoint.load_state(folder)
-        try:
-            architecture = Architecture.model_validate(state.architecture)
-        except ValidationError as error:
-            raise CheckpointError(f"{folder / checkpoint.STATE}: of another version: {error}") from None
+        architecture, _ = read_shape(folder, state)
         record = {
             "kind": "checkpoint",
             "run": _run_name(folder),
@@ -70,7 +68,13 @@ class Parent:
             return _exported_options(*huggingface.read_architecture(path))
         saved = [path, *sorted((path / checkpoint.CHECKPOINTS).glob("step-*"), reverse=True)]
         folder = next((one for one in saved if (one / checkpoint.RECORD).exists()), None)
-        return {} if folder is None else _own_options(TrainConfig.model_validate(checkpoint.load_state(folder).config))
+        if folder is None:
+            return {}
+        try:
+            return _own_options(TrainConfig.model_validate(checkpoint.load_state(folder).config))
+        except ValidationError as error:
+            told = checkpoint.in_a_line(error)
+            raise CheckpointError(f"{folder / checkpoint.STATE}: of another version: {told}") from None
 
     @property
     def name(self) -> str:
@@ -124,6 +128,7 @@ class Parent:
 
 def _exported(folder: Path) -> Parent:
     architecture, _ = huggingface.read_architecture(folder)
+    huggingface.refuse_other_size(folder, architecture)
     try:
         digests = {}
         for name in (TOKENIZER, huggingface.WEIGHTS):

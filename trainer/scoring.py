@@ -73,6 +73,15 @@ def load_model(path: Path, ranks: Ranks | None = None) -> Loaded:
     """The newest checkpoint of a run, or the one at `path`. CheckpointError when it is not whole, or of an unknown version."""
     folder = checkpoint.resolve(path, ranks)
     state = checkpoint.load_state(folder)
+    architecture, config = read_shape(folder, state)
+    model = GPT(architecture)
+    checkpoint.load_weights(folder, model)
+    return Loaded(folder, state, config, model.eval())
+
+
+def read_shape(folder: Path, state: checkpoint.State) -> tuple[Architecture, TrainConfig]:
+    """A checkpoint's architecture and options; CheckpointError where its files are too small for a model of that shape, or it is
+    of an unknown version."""
     try:
         architecture, config = Architecture.model_validate(state.architecture), TrainConfig.model_validate(state.config)
     except ValidationError as error:
@@ -84,9 +93,7 @@ def load_model(path: Path, ranks: Ranks | None = None) -> Loaded:
             f"{folder}: it holds {tensors:,} tensors of {numbers:,} weights, which are no model of {architecture.layers:,} "
             f"layers of width {architecture.width:,} and a vocabulary of {architecture.vocabulary:,}"
         )
-    model = GPT(architecture)
-    checkpoint.load_weights(folder, model)
-    return Loaded(folder, state, config, model.eval())
+    return architecture, config
 
 
 def usual_dtype(device: str) -> str:

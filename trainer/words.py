@@ -57,21 +57,21 @@ class Words:
 
 
 def count_words(corpus: Corpus, component: Component, at_most: int = SAMPLE_TOKENS) -> Words:
-    """Counts in the first documents of a component, those that begin within its first `at_most` tokens. Bytes are those that the
-    shard index states; words are those of the text that the tokens are decoded to."""
-    count = int(np.searchsorted(component.starts, at_most)) if len(component.starts) else 0
-    tokens = int(component.lengths[:count].sum()) - count
-    found = (component.name, component.split, count, tokens, int(component.text_bytes[:count].sum()))
+    """Counts in the first documents of a component, those that have at most `at_most` tokens together. Bytes are those that the
+    shard index states; words are those of the text that the tokens are decoded to. A document that is longer by itself is
+    passed over."""
+    short = np.flatnonzero(component.lengths <= at_most)
+    chosen = short[np.cumsum(component.lengths[short]) <= at_most]
+    starts, lengths = component.starts[chosen].tolist(), component.lengths[chosen].tolist()
+    tokens = sum(lengths) - len(lengths)
+    found = (component.name, component.split, len(lengths), tokens, int(component.text_bytes[chosen].sum()))
     if not tokens:
-        return Words(*found, None, "there is no text")
+        return Words(*found, None, f"there is no text in documents of at most {at_most:,} tokens")
     try:
         tokenizer = open_tokenizer(corpus.folder, corpus.tokenizer.file, corpus.tokenizer.sha256)
     except CheckpointError as error:
         return Words(*found, None, str(error).removeprefix(f"{corpus.folder.url}/"))  # the record holds no place of a machine
-    documents = [
-        component.read(begin + 1, length - 1).tolist()
-        for begin, length in zip(component.starts[:count].tolist(), component.lengths[:count].tolist(), strict=True)
-    ]
+    documents = [component.read(begin + 1, length - 1).tolist() for begin, length in zip(starts, lengths, strict=True)]
     texts = tokenizer.decode_batch(documents, skip_special_tokens=False)
     words = sum(len(text.split()) for text in texts)
     if not words or sum(map(len, texts)) > words * LONGEST_MEAN_WORD:

@@ -31,6 +31,7 @@ from trainer.configuration import REWARMUP, ConfigurationError, TrainConfig
 from trainer.continued import FOLDER, RECORD
 from trainer.corpus import Corpus, CorpusError
 from trainer.document_scores import DocumentScores
+from trainer.evaluation import EVALUATOR_SHA256, evaluator_sha256
 from trainer.gate import GateError
 from trainer.loop import Outcome, Run, train
 from trainer.progress import RunProgress
@@ -255,6 +256,11 @@ def lost_record(out: Path, tmp_path: Path) -> dict[str, object]:
     return {}
 
 
+def strange_record(out: Path, tmp_path: Path) -> dict[str, object]:
+    (out / RECORD).write_text('{"parent": {}, "words": [], "gate": {"text": 7}, "before": null}')
+    return {}
+
+
 def another_parent(out: Path, tmp_path: Path) -> dict[str, object]:
     return {"parent": str(out)}
 
@@ -266,6 +272,7 @@ def another_parent(out: Path, tmp_path: Path) -> dict[str, object]:
         (changed_record, "the gate in it is not the one that the run began with"),
         (changed_scores, "not the file that the run wrote: its digest is another"),
         (lost_record, "it has what this run was begun with"),
+        (strange_record, r"not what a run writes: gate\.sha256: Field required \(and 2 more\)"),
         (another_parent, "the run began with weights .* of stories, and these are .*; leave --from out"),
     ],
 )
@@ -303,6 +310,25 @@ def test_in_another_precision_the_base_is_scored_again_or_the_run_is_not_resumed
     assert told["domain"]["before"] == pytest.approx(was["domain"]["before"], rel=1e-2)
     assert told["domain"]["before"] != was["domain"]["before"]
     assert read(out / RECORD)["before"] != read(adapted / RECORD)["before"]
+
+
+def test_a_program_that_is_replaced_while_the_run_trains_does_not_spoil_its_gate(
+    adapt: Adapt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other source on the disk is not what was loaded, and what scored before scores after."""
+    steps, read_bytes = Run._steps, Path.read_bytes
+
+    def replaced(path: Path) -> bytes:
+        return read_bytes(path) + (b"# new" if path.name == "evaluation.py" else b"")
+
+    def trains(self: Run) -> None:
+        monkeypatch.setattr(Path, "read_bytes", replaced)
+        steps(self)
+
+    monkeypatch.setattr(Run, "_steps", trains)
+    outcome = adapt(tmp_path / "run", steps=2)
+    assert evaluator_sha256() != EVALUATOR_SHA256
+    assert outcome.gate is not None and outcome.gate.protocols[0]["evaluator_sha256"] == EVALUATOR_SHA256
 
 
 def test_another_tokenizer_is_refused_with_what_would_work(base: Path, gate: Path, manifest: Path, tmp_path: Path) -> None:
@@ -408,6 +434,9 @@ def test_an_exported_model_is_a_parent_with_the_same_weights(manifest: Path, bas
     assert parent["kind"] == "export"
     assert parent["weights_sha256"] == hashlib.sha256((tmp_path / "model/model.safetensors").read_bytes()).hexdigest()
     told = read(tmp_path / "model/config.json")
+    (tmp_path / "model/config.json").write_text(json.dumps({**told, "intermediate_size": 10**9}))
+    result = CliRunner().invoke(app, [*command[:5], "--out", str(tmp_path / "vast"), *command[7:]])
+    assert result.exit_code == 1 and "9,856 numbers, and the model of config.json has" in result.stderr
     (tmp_path / "model/config.json").write_text(json.dumps({**told, "rope_scaling": {"factor": 8}}))
     result = CliRunner().invoke(app, [*command[:5], "--out", str(tmp_path / "scaled"), *command[7:]])
     assert result.exit_code == 1 and "a model of another kind than is trained here, by rope_scaling" in result.stderr
@@ -440,6 +469,10 @@ def test_tokens_a_word_are_counted_first_and_a_tokenizer_that_shatters_the_domai
         assert found.words == sum(len(text.split()) for text in texts)
         assert found.text_bytes == sum(len(text.encode()) for text in texts)
         assert found.tokens == int(np.sum(corpus.component(name, "validation").lengths - 1))
+    longest = int(corpus.component("safety", "validation").lengths.max())
+    fewer = count_words(corpus, corpus.component("safety", "validation"), longest - 1)
+    assert 0 < fewer.documents < counted["safety"].documents and fewer.tokens < longest - 1
+    assert count_words(corpus, corpus.component("safety", "validation"), 3).unknown is not None
     stories, safety = (counted[name].tokens_per_word for name in ("stories", "safety"))
     assert stories and safety and safety > 1.5 * stories
     run(tmp_path / "corpus", tmp_path / "base", steps=1, evaluate=False)
