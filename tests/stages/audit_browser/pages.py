@@ -17,6 +17,7 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from manifests.audit.reviews import ReviewFile
+from stages.audit_browser import commands
 from stages.audit_browser.access import Access
 from stages.audit_browser.application import application
 from stages.audit_browser.browser import Browser
@@ -24,6 +25,7 @@ from stages.audit_browser.pages import link
 from stages.audit_browser.questions import Questions
 from tests.pipeline.crawl import article
 
+assert commands  # adds `serve` to the program
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 

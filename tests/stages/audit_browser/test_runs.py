@@ -20,7 +20,6 @@ pytest.importorskip("starlette", reason="the browser's libraries are not install
 
 from starlette.testclient import TestClient
 
-from stages.audit_browser import commands
 from stages.audit_browser import runs as runs_module
 from stages.audit_browser.pages import link
 from stages.audit_browser.runs import Runs
@@ -29,8 +28,6 @@ from tests.manifests.training_run import STEPS, write_run
 from tests.pipeline.crawl import build, small_recipe, write_small
 from tests.stages.audit_browser.pages import HOSTILE, browser_of, client_of, page
 from trainer.loader import Phase
-
-assert commands
 
 
 @pytest.fixture(scope="module")
