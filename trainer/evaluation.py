@@ -74,7 +74,7 @@ no preferred sign, and in one shape it is the same (docs/training.md has the fig
 DECIDING_FILES = (
     *(f"trainer/{name}.py" for name in (
         "checkpoint", "configuration", "corpus", "evaluation", "fused", "languages", "loader", "model", "parallel", "presets",
-        "ranks", "scoring",
+        "ranks", "scoring", "spans",
     )),
     *(f"manifests/{name}.py" for name in ("manifest", "order", "packing", "rules", "schemas", "shards", "storage", "terminal")),
 )  # fmt: skip
