@@ -129,11 +129,12 @@ def test_a_key_that_only_bears_the_number_of_the_other_is_found(signed: Path, ke
 
 def test_the_signature_of_another_manifest_is_told_with_both_digests(signed: Path, keys: Keys, manifest: Manifest) -> None:
     raw = json.loads((signed / "manifest.json").read_text())
-    raw["content"]["components"]["web"]["inputs"][0]["bytes"] += 1  # which nothing else in a corpus tells
+    raw["content"]["components"]["web"]["licence"] = "LicenseRef-other"
     other = Manifest.seal(Manifest.model_validate(raw | {"digest": "", "run_digest": ""}).content, raw["run"])
     other.save(Folder(signed))
-    said = refused(signed, "--public-key", keys.public)
-    assert f"of digest {manifest.digest}; this one has {other.digest}" in said
+    first = told(signed, "--public-key", keys.public, code=1)["findings"][0]  # others tell what was changed
+    assert first["where"] == "signature"
+    assert f"of digest {manifest.digest}; this one has {other.digest}" in first["what"]
 
 
 @pytest.mark.parametrize("line", range(4))
