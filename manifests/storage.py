@@ -14,6 +14,7 @@ import errno
 import functools
 import hashlib
 import io
+import json
 import os
 import stat
 import tempfile
@@ -144,6 +145,10 @@ class Folder:
         with self.writer(name) as out:
             out.write(data)
         return out.written
+
+    def write_json(self, name: str, value: Any) -> Written:
+        """Replaces `name` by a value for people and programs to read: UTF-8, indented, with a line break at its end."""
+        return self.write(name, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())
 
     @contextlib.contextmanager
     def writer(self, name: str) -> Iterator[AtomicWriter]:

@@ -13,7 +13,6 @@ code, and the others' weights are divided by their sum.
 
 from __future__ import annotations
 
-import json
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +25,13 @@ from torch import Tensor, nn
 
 from manifests.storage import Folder
 from trainer import checkpoint
+from trainer.agreement import OWN_TO_A_RANK
+from trainer.code_digest import code_sha256
 from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.corpus import Corpus
 from trainer.ledger import Ledger
 from trainer.loader import IGNORED, LoaderError
-from trainer.loop import OWN_TO_A_RANK, Run, code_sha256, train
+from trainer.loop import Run, train
 from trainer.metrics import DivergedError, Metrics, Readings
 from trainer.model import GPT, row_masks
 from trainer.optimisation import set_rate
@@ -183,11 +184,7 @@ class Proxy(Run):
                 nats = nats if at_once else self._nats(self.forward, micro_batch)
                 loss = (nats.sum(dim=1) * each_token[micro_batch[3]]).sum()
                 (loss * self.ranks.world).backward()  # type: ignore[no-untyped-call]
-        norm = self.spread.clip(self.config.norm_limit)
-        self.clipped += norm > self.config.norm_limit
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        return torch.cat((torch.stack((norm.detach(), self.clipped)), nats_by_component))
+        return torch.cat((torch.stack((self._move(), self.clipped)), nats_by_component))
 
     def _nats(self, model: nn.Module, micro_batch: MicroBatch) -> Tensor:
         tokens, targets, segments, _ = micro_batch
@@ -263,5 +260,5 @@ def _write(out: Path, config: TrainConfig, proxy: Proxy, reference: Path, learne
     )
     mixture = yaml.safe_dump({"phases": [{"weights": learned.weights}]}, allow_unicode=True, sort_keys=False)
     folder = Folder(str(out.absolute()))
-    folder.write(RECORD, (json.dumps(record, indent=1, ensure_ascii=False) + "\n").encode())
+    folder.write_json(RECORD, record)
     folder.write(MIXTURE, (head + mixture).encode())

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.loader import IGNORED
 from trainer.model import GPT, Block, capped, in_autocast, rotary, window_mask
+from trainer.prefetch import MicroBatch
+from trainer.ranks import Ranks
 
 WATCHED_ROWS = 4
 """Of a step's first micro-batch: enough for a maximum, and a small part of a step."""
@@ -30,6 +33,17 @@ class Sizes:
     attention: list[float]
     log_z: float
     targets: int
+
+
+def watched(model: GPT, micro_batch: MicroBatch, ranks: Ranks, masked: bool, dtype: str) -> dict[str, float]:
+    """`attention_logit_max`, the largest of all layers, and `log_z`, the mean over targets, of the first WATCHED_ROWS rows that
+    each rank is about to train on; not a number where there are no targets, or one of the figures is none."""
+    tokens, targets, segments, _ = (part[:WATCHED_ROWS] for part in micro_batch)
+    with torch.autocast(tokens.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
+        sizes = logit_sizes(model, tokens, targets, segments, masked)
+    (largest,) = ranks.maximum([float(np.max(sizes.attention))])  # `max` would pass over what is not a number
+    log_z, count = ranks.total(np.array([sizes.log_z, sizes.targets], np.float64))
+    return {"attention_logit_max": largest, "log_z": float(log_z / count) if count else float("nan")}
 
 
 @torch.no_grad()

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from trainer.configuration import TrainConfig
 from trainer.model import GPT, Attention, SwiGLU
 from trainer.parallel import ALONE, Layout, local
 
@@ -212,6 +213,14 @@ class WarmupStableDecay:
             return self.peak * max(spent / self.warmup, 1e-3)
         left = min(1.0, (1.0 - spent) / self.cooldown) if self.cooldown else 1.0
         return self.peak * (self.final + (1.0 - self.final) * left)
+
+
+def build_schedule(config: TrainConfig) -> WarmupCosine | WarmupStableDecay:
+    """The course of the learning rate that the options ask for."""
+    peak, warmup, final = config.peak_rate, config.said("warmup"), config.said("final_rate")
+    if config.said("schedule") == "wsd":
+        return WarmupStableDecay(peak, warmup, config.said("cooldown"), final)
+    return WarmupCosine(peak, warmup, final)
 
 
 def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:

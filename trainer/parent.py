@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 
 from manifests.storage import sha256_of
 from trainer import checkpoint, huggingface
@@ -19,7 +18,7 @@ from trainer.model import GPT
 from trainer.parallel import Layout, local
 from trainer.presets import CPU_PRESET, Architecture
 from trainer.ranks import Ranks
-from trainer.scoring import read_shape
+from trainer.scoring import read_shape, saved_options
 
 TOKENIZER = "tokenizer.json"
 WEIGHTS_OF_A_RELEASE = "weights"
@@ -70,11 +69,7 @@ class Parent:
         folder = next((one for one in saved if (one / checkpoint.RECORD).exists()), None)
         if folder is None:
             return {}
-        try:
-            return _own_options(TrainConfig.model_validate(checkpoint.load_state(folder).config))
-        except ValidationError as error:
-            told = checkpoint.in_a_line(error)
-            raise CheckpointError(f"{folder / checkpoint.STATE}: of another version: {told}") from None
+        return _own_options(saved_options(folder, checkpoint.load_state(folder))[1])
 
     @property
     def name(self) -> str:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from manifests.trained_on import LedgerError, read_ledger
 from trainer import checkpoint, rewind
 from trainer.configuration import ConfigurationError, TrainConfig
@@ -21,6 +19,7 @@ from trainer.loop import Outcome, Run
 from trainer.metrics import METRICS, DivergedError, Metrics, Readings, read_rows
 from trainer.progress import RunProgress
 from trainer.ranks import Ranks
+from trainer.scoring import saved_options
 
 
 @dataclass(frozen=True)
@@ -160,8 +159,4 @@ def _configuration(run: Path, found: Path, state: checkpoint.State, scratch: Pat
     }  # fmt: skip
     if manifest is not None:
         changes["manifest"] = manifest
-    try:
-        return TrainConfig.model_validate({**state.config, **changes})
-    except ValidationError as error:
-        told = checkpoint.in_a_line(error)
-        raise checkpoint.CheckpointError(f"{found / checkpoint.STATE}: of another version: {told}") from None
+    return saved_options(found, state, changes)[1]

@@ -8,14 +8,23 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import ValidationError
-
+from manifests.storage import is_remote
 from manifests.trained_on import LEDGER, LedgerError
 from trainer import checkpoint
 from trainer.configuration import ConfigurationError, TrainConfig
+from trainer.corpus import Corpus
 from trainer.loader import Loader
 from trainer.presets import Architecture
 from trainer.ranks import Ranks, RanksError
+from trainer.scoring import saved_options
+from trainer.steps import Steps
+
+
+def place(out: str) -> Path:
+    """Where --out is; ConfigurationError when it is not on this machine."""
+    if is_remote(out):
+        raise ConfigurationError(f"--out {out}: a run writes to a local folder; copy it away afterwards")
+    return Path(out)
 
 
 @contextlib.contextmanager
@@ -48,19 +57,35 @@ def held(folder: Path, ranks: Ranks) -> Iterator[None]:
                 folder.rmdir()
 
 
-def refuse_other_version(found: Path, state: checkpoint.State) -> None:
-    """CheckpointError where a checkpoint's options are none of this version."""
-    try:
-        TrainConfig.model_validate(state.config)
-        Architecture.model_validate(state.architecture)
-    except ValidationError as error:
-        told = checkpoint.in_a_line(error)
-        raise checkpoint.CheckpointError(f"{found / checkpoint.STATE}: of another version: {told}") from None
-
-
-def refuse_strange(found: Path, state: checkpoint.State, folder: Path, architecture: Architecture, loader: Loader) -> None:
-    """CheckpointError or LedgerError where a checkpoint says what no run of these options can have come to."""
-    if Architecture.model_validate(state.architecture) != architecture:
+def refuse_another_run(
+    found: Path,
+    state: checkpoint.State,
+    folder: Path,
+    config: TrainConfig,
+    corpus: Corpus,
+    loader: Loader,
+    steps: Steps,
+    architecture: Architecture,
+) -> None:
+    """ConfigurationError, CheckpointError or LedgerError where a checkpoint is not one that the run in `folder` with these
+    options, on this corpus, can have come to; says which of them is another."""
+    if state.tokenizer_sha256 != corpus.tokenizer.sha256:
+        raise checkpoint.CheckpointError(f"{found}: trained with another tokenizer than the corpus has")
+    shape, _ = saved_options(found, state)
+    changed = config.differences(state.config)
+    if changed:
+        raise ConfigurationError(f"{found} was made with other options: {'; '.join(changed)}")
+    if state.loader_digest != loader.digest:
+        raise checkpoint.CheckpointError(
+            f"{found}: trained on other shards (manifest {state.manifest_digest[:12]}…, now {corpus.manifest.digest[:12]}…), so "
+            f"position {state.position:,} means other rows"
+        )
+    if state.position != (here := steps.position(state.step + 1)):
+        raise checkpoint.CheckpointError(
+            f"{found}: after step {state.step} it stood at position {state.position:,}, and these options would at {here:,}: "
+            "steps have other rows now"
+        )
+    if shape != architecture:
         raise checkpoint.CheckpointError(f"{found}: it is of a model of another shape than these options make")
     if state.clipped_steps > state.step or state.tokens > loader.targets(state.position):
         raise checkpoint.CheckpointError(

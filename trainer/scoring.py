@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from pydantic import ValidationError
@@ -82,11 +83,7 @@ def load_model(path: Path, ranks: Ranks | None = None) -> Loaded:
 def read_shape(folder: Path, state: checkpoint.State) -> tuple[Architecture, TrainConfig]:
     """A checkpoint's architecture and options; CheckpointError where its files are too small for a model of that shape, or it is
     of an unknown version."""
-    try:
-        architecture, config = Architecture.model_validate(state.architecture), TrainConfig.model_validate(state.config)
-    except ValidationError as error:
-        told = checkpoint.in_a_line(error)
-        raise checkpoint.CheckpointError(f"{folder / checkpoint.STATE}: of another version: {told}") from None
+    architecture, config = saved_options(folder, state)
     tensors, numbers = checkpoint.weights_held(folder)
     if architecture.layers > tensors or architecture.parameters() > numbers:
         raise checkpoint.CheckpointError(
@@ -94,6 +91,19 @@ def read_shape(folder: Path, state: checkpoint.State) -> tuple[Architecture, Tra
             f"layers of width {architecture.width:,} and a vocabulary of {architecture.vocabulary:,}"
         )
     return architecture, config
+
+
+def saved_options(
+    folder: Path, state: checkpoint.State, changes: Mapping[str, Any] | None = None
+) -> tuple[Architecture, TrainConfig]:
+    """Shape and options as a checkpoint's state has them, the options with `changes`; CheckpointError where they are none of this
+    version."""
+    try:
+        config = TrainConfig.model_validate({**state.config, **(changes or {})})
+        return Architecture.model_validate(state.architecture), config
+    except ValidationError as error:
+        told = checkpoint.in_a_line(error)
+        raise checkpoint.CheckpointError(f"{folder / checkpoint.STATE}: of another version: {told}") from None
 
 
 def usual_dtype(device: str) -> str:

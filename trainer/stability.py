@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from manifests.storage import Folder
+from trainer.code_digest import code_sha256
 from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.corpus import Corpus
-from trainer.loop import code_sha256, train
+from trainer.loop import train
 from trainer.metrics import METRICS, DivergedError, read_lines
 from trainer.progress import RunProgress
 from trainer.ranks import Ranks

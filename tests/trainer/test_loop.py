@@ -359,7 +359,7 @@ def test_mfu_counts_targets_and_not_the_padding_beside_them(tmp_path: Path, monk
     """Rows that are two fifths padding, on a device that is said to be known."""
     held_out = {("toy", "validation"): [sentences(5, 3)]}
     manifest = build_corpus(tmp_path / "corpus", {("toy", "train"): [[[3 + n % 60] * 19 for n in range(64)]], **held_out})
-    monkeypatch.setattr("trainer.loop.Run._device_name", lambda self: "NVIDIA H200")
+    monkeypatch.setattr("trainer.speed.device_name", lambda device: "NVIDIA H200")
     config = TrainConfig.check(**options(manifest, tmp_path / "run", steps=3, dtype="bfloat16", evaluate=False))
     train(config, ALONE, RunProgress(False, 10))
     shape = config.architecture(64)
