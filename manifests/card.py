@@ -138,6 +138,9 @@ def _training(config: dict[str, Any], facts: dict[str, Any], result: dict[str, A
 
 def _scores(result: dict[str, Any], scores: dict[str, dict[str, Any]]) -> list[str]:
     own = {"at the end of the run": result["score"]} if isinstance(result.get("score"), dict) else {}
+    average = _object(result.get("ema"))
+    if isinstance(average.get("score"), dict):
+        own["the running average of its weights"] = average["score"]
     rows = []
     for name, score in {**own, **scores}.items():
         interval = score.get("interval")
@@ -158,6 +161,12 @@ def _scores(result: dict[str, Any], scores: dict[str, dict[str, Any]]) -> list[s
         return ["The model was not scored on held-out documents."]
     headings = ("score", "split", "bits per byte", "95 % over documents", "documents", "T", "evaluator")
     said = [_table(headings, rows), "Bits per byte of held-out text of the same corpus. Figures at another T do not compare."]
+    if average:
+        said.append(
+            f"The running average (decay {_plain(average.get('decay', ''))}, of the weights after "
+            f"{_number(average.get('updates'))} updates) is in `weights/ema.safetensors`; what else is told here is of the "
+            "weights themselves. `corpusmill average FOLDER --ema --out …` takes it out of this folder."
+        )
     parts = own.get("at the end of the run", {}).get("components")
     if isinstance(parts, dict) and parts:
         figures = ", ".join(f"{_plain(name)} {bpb:.4f}" for name, bpb in parts.items() if isinstance(bpb, float))

@@ -21,6 +21,7 @@ from trainer import checkpoint, rewind
 from trainer.checkpoint import CheckpointError, State
 from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.parallel import Layout, local
+from trainer.parent import WEIGHTS_OF_A_RELEASE
 
 RECORD = "average.json"
 SAME = ("architecture", "tokenizer_sha256", "loader_digest", "continued")
@@ -84,23 +85,28 @@ class Average:
 def average(run: Path, out: Path, last: int | None = None, steps: Sequence[int] = (), ema: bool = False) -> Average:
     """Writes the mean of a run's `last` checkpoints, or of those of `steps`, to the new folder `out`, as a checkpoint without an
     optimiser: summed in float64, rounded to float32 once. With `ema`, the running average that the newest checkpoint (or that of
-    the one step) holds. The same checkpoints give the same bytes.
+    the one step) holds; `run` can be a checkpoint or a release then. The same checkpoints give the same bytes.
 
-    ConfigurationError for what cannot be averaged, CheckpointError for what is missing, damaged, or of another run.
+    ConfigurationError for what cannot be averaged, CheckpointError for what is missing, damaged, not finite, or of another run.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigurationError(f"{out} is there already; name a new folder")
-    chosen = _chosen(run, last, steps, ema)
-    folders = [rewind.checkpoint_of(run, step) for step in chosen]
+    if (run / checkpoint.CHECKPOINTS).resolve() in out.resolve().parents:
+        raise ConfigurationError(f"{out} is among the run's own checkpoints; name another folder")
+    alone = _alone(run) if ema else None
+    if alone is not None and (last is not None or steps):
+        raise ConfigurationError(f"{run} is one checkpoint, with one running average: leave --last and --steps out")
+    folders = [alone] if alone else [rewind.checkpoint_of(run, step) for step in _chosen(run, last, steps, ema)]
     states = [checkpoint.load_state(folder) for folder in folders]
     _refuse_strangers(folders, states)
-    state = states[-1]
-    names = [f"{folder.name} {checkpoint.identity(folder)}" for folder in folders]
+    state, chosen = states[-1], [one.step for one in states]
+    called = [f"step-{step:08d}" for step in chosen]
+    names = [f"{name} {checkpoint.identity(folder)}" for name, folder in zip(called, folders, strict=True)]
     record: dict[str, Any] = {
         "kind": "ema" if ema else "mean",
         "of": [
-            {"checkpoint": folder.name, "step": one.step, "tokens": one.tokens, "weights_sha256": checkpoint.identity(folder)}
-            for folder, one in zip(folders, states, strict=True)
+            {"checkpoint": name, "step": one.step, "tokens": one.tokens, "weights_sha256": checkpoint.identity(folder)}
+            for name, folder, one in zip(called, folders, states, strict=True)
         ],
         **({"decay": state.config.get("ema"), "updates": state.ema_updates} if ema else {}),
         "manifest_digest": state.manifest_digest,
@@ -108,11 +114,23 @@ def average(run: Path, out: Path, last: int | None = None, steps: Sequence[int] 
         "loader_digest": state.loader_digest,
     }
     tensors = dict(checkpoint.weights_in(folders[0], ema=True)) if ema else _mean(folders)
+    if endless := next((name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()), None):
+        raise CheckpointError(f"{folders[-1]}: {endless} is not finite in one of the checkpoints at least: there is no average")
     told = json.dumps(record, indent=1) + "\n"
     lineage = [*state.lineage, *(name for name in names if name not in state.lineage)]
     averaged = state.model_copy(update={"lineage": lineage, "ema_updates": 0})
     checkpoint.write_weights(out, averaged, tensors, {RECORD: told})
     return Average(out, chosen, record)
+
+
+def _alone(run: Path) -> Path | None:
+    """The checkpoint that `run` is, or holds as a release does; None of a run. CheckpointError where it is damaged."""
+    folder = run / WEIGHTS_OF_A_RELEASE if (run / WEIGHTS_OF_A_RELEASE).is_dir() else run
+    if not (folder / checkpoint.RECORD).exists():
+        return None
+    if wrong := checkpoint.fault(folder):
+        raise CheckpointError(wrong)
+    return folder
 
 
 def _chosen(run: Path, last: int | None, steps: Sequence[int], ema: bool) -> list[int]:

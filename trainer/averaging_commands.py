@@ -21,7 +21,11 @@ def average(
     ] = None,
     steps: Annotated[list[int] | None, typer.Option(help="The checkpoint of this step; repeat.", metavar="STEP")] = None,
     ema: Annotated[
-        bool, typer.Option("--ema", help="The running average of a run with --ema, of the newest checkpoint.")
+        bool,
+        typer.Option(
+            "--ema",
+            help="The running average of a run with --ema, of its newest checkpoint; RUN can be a checkpoint or a release.",
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
+from manifests.commands import app as questions
 from tests.trainer.corpus_fixture import learnable_corpus
 from tests.trainer.ranks_fixture import TINY, options, train_alone, train_in
 from trainer import checkpoint
@@ -235,6 +236,8 @@ def test_what_is_not_there_is_said_with_what_would_do(run: Path, tmp_path: Path)
     (tmp_path / "full" / "file").touch()
     with pytest.raises(ConfigurationError, match="name a new folder"):
         average(run, tmp_path / "full", last=2)
+    with pytest.raises(ConfigurationError, match="among the run's own checkpoints"):
+        average(run, run / "checkpoints" / "step-00000007", last=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
 
 
@@ -245,6 +248,39 @@ def test_a_damaged_checkpoint_is_no_part_of_an_average(run: Path, tmp_path: Path
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(CheckpointError, match=r"step-00000005/model\.safetensors"):
         average(damaged, tmp_path / "out", last=3)
+
+
+def test_weights_that_are_not_finite_have_no_average(run: Path, tmp_path: Path) -> None:
+    """No run writes such a checkpoint: its digests are right, and its weights are not."""
+    diverged = tmp_path / "run"
+    shutil.copytree(run, diverged)
+    folder = diverged / "checkpoints" / "step-00000005"
+    tensors = load_file(folder / "model.safetensors")
+    next(iter(tensors.values())).view(-1)[0] = torch.nan
+    state = checkpoint.load_state(folder)
+    shutil.rmtree(folder)
+    checkpoint.write_weights(folder, state, tensors, {})
+    with pytest.raises(CheckpointError, match="not finite"):
+        average(diverged, tmp_path / "out", last=3)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_release_tells_what_the_average_scored_and_gives_it_away(manifest: Path, run: Path, tmp_path: Path) -> None:
+    released = CliRunner().invoke(questions, ["release", str(run), "--corpus", str(manifest), "--output", str(tmp_path / "made")])
+    assert released.exit_code == 0, released.output
+    card, told = (tmp_path / "made" / "README.md").read_text(), result(run)
+    low, high = told["ema"]["score"]["interval"]
+    figures = f"{told['ema']['score']['val_bpb']:.4f} | {low:.4f} to {high:.4f} | 20 |"
+    assert f"| the running average of its weights | validation | {figures}" in card
+    assert f"| at the end of the run | validation | {told['score']['val_bpb']:.4f} |" in card
+    assert f"(decay {DECAY}, of the weights after 6 updates)" in card
+    average(run, tmp_path / "of-run", ema=True)
+    for name, where in (("of-release", tmp_path / "made"), ("of-checkpoint", run / "checkpoints" / "step-00000006")):
+        average(where, tmp_path / name, ema=True)
+        for file in ("average.json", "model.safetensors"):
+            assert (tmp_path / name / file).read_bytes() == (tmp_path / "of-run" / file).read_bytes()
+    with pytest.raises(ConfigurationError, match="one checkpoint"):
+        average(tmp_path / "made", tmp_path / "more", ema=True, steps=[6])
 
 
 def test_a_run_without_an_average_has_none_to_take_out(manifest: Path, tmp_path: Path) -> None:
