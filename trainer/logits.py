@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainer.loader import IGNORED
-from trainer.model import GPT, Block, capped, in_autocast, rotary, window_mask
+from trainer.model import GPT, Block, capped, in_autocast, plain_mask, rotary, window_mask
 from trainer.prefetch import MicroBatch
 from trainer.ranks import Ranks
 
@@ -50,7 +50,7 @@ def watched(model: GPT, micro_batch: MicroBatch, ranks: Ranks, masked: bool, dty
 def logit_sizes(model: GPT, tokens: Tensor, targets: Tensor, segments: Tensor, masked: bool) -> Sizes:
     """Of rows (n, t) as `trainer.loader.Batch` has them; with `masked`, attention is within each document."""
     architecture = model.architecture
-    allowed = _allowed(segments, masked)
+    allowed = plain_mask(segments if masked else torch.zeros_like(segments))
     stream = start = model.embedding_norm(in_autocast(model.embedding(tokens)))
     rotation = rotary(tokens.shape[1], architecture, tokens.device)
     found = []
@@ -64,15 +64,6 @@ def logit_sizes(model: GPT, tokens: Tensor, targets: Tensor, segments: Tensor, m
     log_z, count = _log_z(model, model.norm(stream).flatten(0, 1), targets.flatten())
     largest: list[float] = torch.stack(found).tolist()
     return Sizes(largest, float(log_z), int(count))
-
-
-def _allowed(segments: Tensor, masked: bool) -> Tensor:
-    """Boolean (n, 1, t, t): as `trainer.model.document_mask` has it on a CPU; whole rows without `masked`."""
-    length = segments.shape[1]
-    causal = torch.ones(length, length, dtype=torch.bool, device=segments.device).tril()
-    if not masked:
-        return causal.expand(len(segments), 1, length, length)
-    return (segments[:, None, :, None] == segments[:, None, None, :]) & causal
 
 
 def _largest(block: Block, stream: Tensor, rotation: tuple[Tensor, Tensor], seen: Tensor, segments: Tensor) -> Tensor:

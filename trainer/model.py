@@ -336,8 +336,11 @@ def window_blocks(length: int, window: int, device: torch.device) -> BlockMask:
 def document_mask(segments: Tensor) -> Mask:
     """Causal attention within each segment of rows (n, t): a block mask for FlexAttention on CUDA, else a boolean one
     (n, 1, t, t). Padding sees padding only."""
-    if segments.device.type == "cuda":
-        return block_mask(segments, compiled=True)
+    return block_mask(segments, compiled=True) if segments.device.type == "cuda" else plain_mask(segments)
+
+
+def plain_mask(segments: Tensor) -> Tensor:
+    """Boolean (n, 1, t, t): which keys (t) each query (t) sees, those of its own segment up to itself. On any device."""
     length = segments.shape[1]
     causal = torch.ones(length, length, dtype=torch.bool, device=segments.device).tril()
     return (segments[:, None, :, None] == segments[:, None, None, :]) & causal

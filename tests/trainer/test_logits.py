@@ -29,8 +29,12 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def batch_of(manifest: Path, rows: int, length: int) -> Batch:
+    """The row with the most padding, and those with the most documents."""
     loader = Loader([Corpus.open(str(manifest)).component("toy", "train")], length)
-    batch = loader.batch(np.arange(loader.plans[0].rows - rows, loader.plans[0].rows))
+    segments = loader.batch(np.arange(loader.plans[0].rows)).segments
+    padded = int((segments < 0).sum(axis=1).argmax())
+    crowded = [row for row in np.argsort(-segments.max(axis=1), kind="stable").tolist() if row != padded]
+    batch = loader.batch(np.array([padded, *crowded[: rows - 1]]))
     assert (batch.segments < 0).any() and (batch.segments > 0).any()  # padding, and several documents in a row
     return batch
 
