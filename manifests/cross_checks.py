@@ -9,7 +9,7 @@ manifests.removal_checks; twins, which stand in any range, for manifests.twin_ch
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from manifests.blocks import MEASURE, deciding_rules
 from manifests.edit_checks import EditChecks
 from manifests.identity import printed_ids
-from manifests.logs import read_parquet
+from manifests.logs import UnreadableLogError, read_untrusted
 from manifests.manifest import TAKEDOWN, Content, StageCount, StageRecord
 from manifests.origin_checks import OriginChecks
 from manifests.removal_checks import MOST_FINDINGS, RowChecks
@@ -35,9 +35,10 @@ FINAL = ("text_bytes", "text_sha256", "split_cluster", "start", "tokens")
 
 class LogChecks:
     """The logs of one component. After `findings`, `splits` has its documents by split, and `placements` where they are said to
-    stand. `damaged` files are not read; `placements` is None where one of the document logs is among them."""
+    stand. `damaged` files are not read, and one that turns out to be so is added; `placements` is None where one of the document
+    logs is among them."""
 
-    def __init__(self, corpus: Folder, content: Content, component: str, damaged: Collection[str], texts: bool = False) -> None:
+    def __init__(self, corpus: Folder, content: Content, component: str, damaged: set[str], texts: bool = False) -> None:
         self.corpus, self.content, self.component, self.damaged = corpus, content, component, damaged
         self.files: dict[str, list[str]] = defaultdict(list)
         for log in content.logs:
@@ -85,7 +86,13 @@ class LogChecks:
             tables: dict[str, tuple[str, pa.Table]] = {}
             for kind, paths in self.files.items():
                 if at < len(paths) and paths[at] not in self.damaged:
-                    table = read_parquet(self.corpus, paths[at])
+                    try:
+                        table = read_untrusted(self.corpus, paths[at])
+                    except UnreadableLogError as error:
+                        self.damaged.add(paths[at])
+                        self.placements = None if kind == "documents" else self.placements
+                        yield str(error)
+                        continue
                     yield from self._recount(kind, paths[at], table)
                     tables[kind] = paths[at], table
             if not odd and len(tables) == len(self.files):

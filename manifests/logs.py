@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from manifests.manifest import Manifest
 from manifests.schemas import LOG_SCHEMAS, SHARD_INDEX
-from manifests.storage import Folder
+from manifests.storage import Folder, StorageError
 
 
 class Logs:
@@ -128,3 +128,18 @@ def read_parquet(corpus: Folder, path: str) -> pa.Table:
     """One Parquet file, with the schema that it was written with."""
     # From memory: a reader that still held the file when the interpreter ended has been seen to abort it.
     return pq.ParquetFile(pa.BufferReader(corpus.read(path))).read()
+
+
+class UnreadableLogError(Exception):
+    """A Parquet file whose footer may be whole and whose rows are not. The message names the file."""
+
+
+def read_untrusted(corpus: Folder, path: str) -> pa.Table:
+    """As `read_parquet`, of a file that nobody has vouched for: pages and texts are looked at too. Raises UnreadableLogError."""
+    try:
+        table = read_parquet(corpus, path)
+        table.validate(full=True)
+    except (OSError, StorageError, pa.ArrowException) as error:
+        told = " ".join(str(error).split())
+        raise UnreadableLogError(f"{path}: not a Parquet file that can be read: {told}") from None
+    return table

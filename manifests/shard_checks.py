@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from manifests.encoding_checks import Encoding, Sample
-from manifests.logs import read_parquet
+from manifests.logs import UnreadableLogError, read_parquet, read_untrusted
 from manifests.manifest import Content, Shard, TokenizerRecord
 from manifests.shards import ShardError, TokenCheck
 from manifests.storage import Folder, StorageError
@@ -79,7 +79,11 @@ def check_shard(
     """Every disagreement between a shard, its index, the manifest and the document log. `file`: what tokens stand for, if that is
     known; `placements`: what the logs say, if they can be read; `encoding`: the tokenizer at work, by which the first documents
     are encoded again."""
-    index = read_parquet(corpus, shard.index)
+    try:
+        index = read_untrusted(corpus, shard.index)
+    except UnreadableLogError as error:
+        yield str(error)
+        return
     starts, lengths, sizes = (index[name].to_numpy() for name in ("start", "tokens", "bytes"))
     expected = np.concatenate([[0], np.cumsum(lengths)])
     width = np.dtype(tokenizer.dtype).itemsize

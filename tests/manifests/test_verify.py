@@ -274,6 +274,32 @@ def test_a_log_that_is_no_parquet_is_named(corpus: Corpus) -> None:
     assert named(corpus.findings(), f"{REMOVALS}: ")
 
 
+@pytest.mark.parametrize("kind", ["documents", "removals", "index"])
+def test_a_log_with_a_whole_footer_and_a_damaged_page_is_named_and_the_rest_is_checked(corpus: Corpus, kind: str) -> None:
+    path = {"documents": DOCUMENTS, "removals": REMOVALS, "index": corpus.content["shards"][0]["index"]}[kind]
+    data = bytearray((corpus.folder / path).read_bytes())
+    column = pq.read_metadata(corpus.folder / path).row_group(0).column(0)
+    begin = column.dictionary_page_offset or column.data_page_offset
+    data[begin : begin + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    (corpus.folder / path).write_bytes(data)
+    corpus.reseal(path)
+    corpus.count("web", "language")["documents_in"] += 1
+    findings = corpus.without_receipts().findings()
+    assert named(findings, f"{path}: not a Parquet file that can be read: ")
+    assert named(findings, "component web, stage language", "in is not")
+
+
+@pytest.mark.parametrize("kind", ["documents", "removals", "index"])
+def test_a_log_with_a_text_that_is_not_utf_8_is_named(corpus: Corpus, kind: str) -> None:
+    path = {"documents": DOCUMENTS, "removals": REMOVALS, "index": corpus.content["shards"][0]["index"]}[kind]
+    table = pq.read_table(corpus.folder / path)
+    at = table.schema.get_field_index("id" if kind == "index" else "file")
+    broken = pa.array([b"\xff" + one.encode() for one in table.column(at).to_pylist()], pa.binary()).view(pa.string())
+    pq.write_table(table.set_column(at, table.schema.field(at), broken), corpus.folder / path)
+    corpus.reseal(path)
+    assert named(corpus.without_receipts().findings(), f"{path}: not a Parquet file that can be read: ", "UTF8")
+
+
 def swap(one: Path, other: Path) -> None:
     held = one.read_bytes()
     one.write_bytes(other.read_bytes())
