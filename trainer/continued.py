@@ -24,6 +24,7 @@ from trainer.corpus import Corpus
 from trainer.document_scores import DocumentScores, DocumentScoresError
 from trainer.evaluation import EVALUATOR_SHA256, Logits, Scored, evaluate_documents
 from trainer.gate import Decision, GateError, GateFile, HeldOut, check_texts, decide
+from trainer.gate_record import AFTER, BEFORE, FOLDER, RECORD, Record, RecordedGate
 from trainer.parallel import Layout
 from trainer.parent import Parent
 from trainer.presets import Architecture
@@ -31,32 +32,10 @@ from trainer.ranks import Ranks
 from trainer.scoring import model_logits
 from trainer.words import Words, count_words, together
 
-RECORD, FOLDER = "continued.json", "gate"
 MANY_MORE_TOKENS = 1.5
 """Times as many tokens for a word of the domain as for one of general text: then the tokenizer is said to shatter it."""
 
 Note = Callable[[str], None]
-
-
-class RecordedGate(BaseModel):
-    """The gate as it was written, and the folder that relative paths in it begin at."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    sha256: str
-    text: str
-    folder: str
-
-
-class Record(BaseModel):
-    """`continued.json`. `before`: SHA-256 of the scores that the run began with, by name of file."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    parent: dict[str, Any]
-    words: list[dict[str, Any]]
-    gate: RecordedGate | None
-    before: dict[str, str] | None
 
 
 class Sealed(BaseModel):
@@ -184,7 +163,7 @@ class Continued:
         else:
             logits = whole()
         self.before = [self._score(text, logits) for text in self.texts]
-        self.before_sha256 = self._keep("before", self.before)
+        self.before_sha256 = self._keep(BEFORE, self.before)
         self.score_again = False
         self._write()
 
@@ -202,7 +181,7 @@ class Continued:
             model = model or logits()
             self.note(f"scoring the gate's texts after the run: {text.split} of {text.corpus.folder.url}")
             after.append(self._score(text, model))
-        self._keep("after", after)
+        self._keep(AFTER, after)
         if not self.ranks.first:
             return None
         decision = decide(self.gate.gate, self.gate.sha256, self._digest_of, self.before, after)
@@ -368,7 +347,7 @@ class Continued:
         good = len(self.before_sha256) == len(self.texts)
         if self.ranks.first and good:
             for text in self.texts:
-                path = self.folder / FOLDER / f"before-{text.name}.parquet"
+                path = self.folder / FOLDER / f"{BEFORE}-{text.name}.parquet"
                 if (sha256 := self.before_sha256.get(path.name)) is None:
                     raise DocumentScoresError(f"{self.folder}: this run did not score {text.name} before it began")
                 one = DocumentScores.read(path, sha256)

@@ -28,11 +28,11 @@ from trainer import checkpoint
 from trainer.checkpoint import CheckpointError
 from trainer.commands import app
 from trainer.configuration import REWARMUP, ConfigurationError, TrainConfig
-from trainer.continued import FOLDER, RECORD
 from trainer.corpus import Corpus, CorpusError
 from trainer.document_scores import DocumentScores
 from trainer.evaluation import EVALUATOR_SHA256, evaluator_sha256
 from trainer.gate import GateError
+from trainer.gate_record import FOLDER, RECORD
 from trainer.loop import Outcome, Run, train
 from trainer.progress import RunProgress
 from trainer.ranks import Ranks
@@ -215,6 +215,43 @@ def test_a_resumed_run_is_the_unbroken_one_and_so_is_its_decision(adapt: Adapt, 
     assert read(out / "result.json")["gate"] == read(adapted / "result.json")["gate"]
     assert read(out / "run.json")["continued"] == read(adapted / "run.json")["continued"]
     assert read(out / "config.json")["gate"] == read(adapted / "config.json")["gate"]
+
+
+def test_the_decision_is_made_again_from_the_runs_record_alone(base: Path, manifest: Path, tmp_path: Path) -> None:
+    """Though parent, both corpora and the gate's file are gone; and whatever was changed since is told."""
+    places = [Path(shutil.copytree(manifest.parent, tmp_path / name)) for name in ("corpus", "general")]
+    build_corpus(places[1], {("old", "validation"): [sentences(25, 7)], ("old", "train"): [sentences(3, 8)]})
+    path = tmp_path / "gate.yaml"
+    path.write_text(GATE.replace("components: [old]", "corpus: general, components: [old]"))
+    out = tmp_path / "run"
+    run(places[0], out, parent=str(base), gate=str(path), steps=2)
+    path.unlink()
+    for place in places:
+        shutil.rmtree(place)
+
+    def call(*more: str) -> tuple[int, str, str]:
+        result = CliRunner().invoke(app, ["gate", str(out), *more])
+        return result.exit_code, result.stdout, result.stderr
+
+    told = read(out / "result.json")
+    code, printed, errors = call("--json")
+    assert code == 0 and json.loads(printed) == told["gate"], errors
+    assert told["gate"]["general"]["documents"] == 25
+    changed = {**told, "gate": {**told["gate"], "general": {**told["gate"]["general"], "after": 0.5}}}
+    (out / "result.json").write_text(json.dumps(changed))
+    code, _, errors = call()
+    assert code == 1 and "the run recorded another decision: general.after 0.5, now " in errors
+    (out / "result.json").write_text(json.dumps({**told, "gate": {**told["gate"], "gate_sha256": "0" * 64}}))
+    code, _, errors = call()
+    assert code == 1 and "result.json is of another gate than the text in continued.json" in errors
+    (out / "result.json").write_text(json.dumps(told))
+    for name, complaint in ((FOLDER, "no scores of documents"), ("result.json", "no run with a gate that has ended")):
+        (out / name).rename(tmp_path / "elsewhere")
+        code, _, errors = call()
+        assert code == 1 and complaint in errors
+        (tmp_path / "elsewhere").rename(out / name)
+    code, _, errors = call("--before", "x.parquet", "--after", "y.parquet")
+    assert code == 2 and "it has its own scores" in errors
 
 
 def test_its_steps_can_be_replayed_and_it_can_be_rewound(adapt: Adapt, adapted: Path, tmp_path: Path) -> None:

@@ -179,6 +179,12 @@ def test_texts_that_cannot_be_compared_are_refused(text: str, complaint: str) ->
         decided(scores([5] * 4, [2] * 4), scores([1] * 4, [2] * 4), text)
 
 
+def test_other_documents_of_the_same_sizes_are_not_the_same_documents() -> None:
+    before, after = scores([5] * 4, [2] * 4), scores([1] * 4, [2] * 4)
+    with pytest.raises(GateError, match="the documents before and after are not the same"):
+        decided(before, replace(after, ids=after.ids.take(pa.array([*range(7, -1, -1)]))))  # type: ignore[union-attr]
+
+
 def test_scores_come_back_from_their_file_as_they_were(tmp_path: Path) -> None:
     held = scores([5.25, 1 / 3, 2, 7], [2, 3, 4, 5])
     sha256 = held.write(Folder(str(tmp_path)), "scores.parquet")
