@@ -1,4 +1,4 @@
-"""`corpusmill choices`: multiple-choice questions to a model, and whether two models' answers differ."""
+"""`corpusmill evaluate` and `corpusmill choices`: bits per byte of held-out text, and multiple-choice questions to a model."""
 
 from __future__ import annotations
 
@@ -11,14 +11,50 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from manifests.terminal import terminal, visible
-from trainer.exits import BAD_USAGE, FAILED, end, explain, need_torch
+from trainer.exits import BAD_USAGE, FAILED, end, explain, need_torch, ranks_of
 from trainer.run_commands import CheckpointArgument, CorpusOption, DeviceOption, JsonOption, weights_of
+from trainer.training_options import Cache, Device, HeldOut, Manifest, Precision
 
 if TYPE_CHECKING:
     from trainer.choices import Answer, Result
     from trainer.intervals import Paired
     from trainer.questions import Question
     from trainer.ranks import Ranks
+
+
+def evaluate(
+    checkpoint: Annotated[Path, typer.Argument(help="A run's folder, or one of its checkpoints.", metavar="RUN_OR_CHECKPOINT")],
+    manifest: Manifest,
+    split: Annotated[HeldOut, typer.Option(help="Which held-out documents.")] = HeldOut.validation,
+    sequence_length: Annotated[
+        int | None, typer.Option(help="T; default: as trained. Figures at different T do not compare.")
+    ] = None,
+    device: Annotated[Device, typer.Option(help="auto takes a GPU where there is one.")] = Device.auto,
+    dtype: Annotated[Precision, typer.Option(help="auto: bfloat16 on a GPU, float32 on a CPU.")] = Precision.auto,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole score as JSON.")] = False,
+    documents: Annotated[
+        Path | None, typer.Option(help="Write what each document costs here, as Parquet: for `corpusmill gate`.", metavar="FILE")
+    ] = None,
+    cache: Cache = None,
+) -> None:
+    """Scores a checkpoint on held-out documents, in bits per byte of their text."""
+    need_torch()
+    if sequence_length is not None and sequence_length < 2:
+        end(BAD_USAGE, f"--sequence-length {sequence_length}: a row needs at least 2 tokens")
+    from manifests.storage import Folder
+    from trainer.document_scores import DocumentScores
+    from trainer.scoring import score_documents
+
+    with ranks_of(device.value) as ranks:
+        scored, corpus = score_documents(checkpoint, manifest, split.value, ranks, sequence_length, dtype.value, cache)
+        score = scored.score
+        if documents is not None and ranks.first:
+            held = DocumentScores.of_evaluation(scored, corpus)
+            held.write(Folder(str(documents.absolute().parent)), documents.name)
+    if ranks.first:
+        name = "val" if split is HeldOut.validation else split.value
+        plain = f"{score.describe()}\n{name}_bpb={score.val_bpb:.4f}"
+        print(json.dumps(score.as_json(), indent=1) if as_json else plain, flush=True)
 
 
 def choices(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
@@ -25,6 +27,22 @@ def need_torch() -> None:
         import safetensors.torch  # noqa: F401
     except ImportError as error:
         end(FAILED, f"{error}; the trainer's libraries are missing: pip install 'corpusmill[trainer]'")
+
+
+@contextlib.contextmanager
+def ranks_of(device: str) -> Iterator[Ranks]:
+    """The ranks of this run, which leave in order at the end. What fails within is explained, and ends the program."""
+    from trainer.ranks import Ranks
+
+    ranks: Ranks | None = None
+    try:
+        ranks = Ranks.join(device)
+        yield ranks
+    except Exception as error:
+        explain(error, ranks)
+    finally:
+        if ranks is not None:
+            ranks.leave()
 
 
 def explain(error: Exception, ranks: Ranks | None = None) -> NoReturn:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from manifests.terminal import terminal, visible
-from trainer.commands import (
+from trainer.exits import BAD_USAGE, SIGNALLED, end, need_torch, ranks_of
+from trainer.presets import PRESETS
+from trainer.training_options import (
     DATA,
     MODEL,
     OPTIMISATION,
@@ -37,11 +39,8 @@ from trainer.commands import (
     Weights,
     configured,
 )  # fmt: skip
-from trainer.exits import BAD_USAGE, SIGNALLED, end, explain, need_torch
-from trainer.presets import PRESETS
 
 if TYPE_CHECKING:
-    from trainer.ranks import Ranks
     from trainer.stability import Row
 
 
@@ -108,12 +107,9 @@ def stability_sweep(
     config = configured(options, model, mixture, options.pop("mixture_recipe"))
     need_torch()
     from trainer.progress import RunProgress
-    from trainer.ranks import Ranks
     from trainer.stability import sweep
 
-    ranks: Ranks | None = None
-    try:
-        ranks = Ranks.join(config.device)
+    with ranks_of(config.device) as ranks:
         swept = sweep(config, peaks, ranks, RunProgress(ranks.first, config.log_every))
         if ranks.first and not swept.stopped_by:
             if as_json:
@@ -121,11 +117,6 @@ def stability_sweep(
             else:
                 _show(swept.rows, out)
         ranks.barrier()
-    except Exception as error:
-        explain(error, ranks)
-    finally:
-        if ranks is not None:
-            ranks.leave()
     if swept.stopped_by:
         end(SIGNALLED + swept.stopped_by, f"stopped by signal {swept.stopped_by}; the same command goes on from there")
 
