@@ -9,7 +9,7 @@ from trainer.metrics import METRICS, read_rows
 
 PICTURE = "loss.png"
 SMOOTHING_SHARE = 50
-"""The smoothed line averages over a fiftieth of the run."""
+"""The smoothed line averages over a fiftieth of the run; one of a step would be the loss itself, and is not drawn."""
 
 
 def draw(run: Path, title: str) -> Path | None:
@@ -23,8 +23,10 @@ def draw(run: Path, title: str) -> Path | None:
     losses = [row["loss"] for row in rows]
     figure = Figure(figsize=(8, 5), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[4, 1])
-    above.plot(tokens, losses, color="0.75", linewidth=0.8, label="each step")
-    above.plot(tokens, _smoothed(losses), color="C0", linewidth=1.8, label="smoothed")
+    lines = list(curves(losses).items())
+    for name, values in lines[:-1]:
+        above.plot(tokens, values, color="0.75", linewidth=0.8, label=name)
+    above.plot(tokens, lines[-1][1], color="C0", linewidth=1.8, label=lines[-1][0])
     above.set_ylabel("loss, nats per token")
     above.set_title(title)
     above.legend()
@@ -38,9 +40,15 @@ def draw(run: Path, title: str) -> Path | None:
     return run / PICTURE
 
 
-def _smoothed(values: list[float]) -> list[float]:
+def curves(losses: list[float]) -> dict[str, list[float]]:
+    """What is drawn, by its name in the legend: each step, and above it a smoothed line where that is another one."""
+    window = len(losses) // SMOOTHING_SHARE
+    return {"each step": losses, **({"smoothed": _smoothed(losses, window)} if window > 1 else {})}
+
+
+def _smoothed(values: list[float], window: int) -> list[float]:
     """An average that forgets, corrected for its start."""
-    keep = 1 - 1 / max(1, len(values) // SMOOTHING_SHARE)
+    keep = 1 - 1 / window
     smoothed, total, weight = [], 0.0, 0.0
     for value in values:
         total = keep * total + value
