@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,6 +47,8 @@ def evaluate(
     from trainer.scoring import score_documents
 
     with ranks_of(device.value) as ranks:
+        if ranks.first:  # it may take minutes, as on a CPU
+            print(f"scoring the {split.value} split", file=sys.stderr, flush=True)
         scored, corpus = score_documents(checkpoint, manifest, split.value, ranks, sequence_length, dtype.value, cache)
         score = scored.score
         if documents is not None and ranks.first:
@@ -148,12 +151,13 @@ def _show(found: Result) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("", "questions", "right", "%", "95 %", "chance"):
         table.add_column(heading, justify="right" if heading else "left")
-    for share in [*found.shares, *found.by_group]:
+    groups = {f"sum, {share.name}": share for share in found.by_group}
+    for name, share in {**{share.name: share for share in found.shares}, **groups}.items():
         low, high = share.interval
         percent = "-" if share.share is None else f"{100 * share.share:.1f}"
         chance = "-" if share.chance is None else f"{100 * share.chance:.1f}"
         interval = f"{100 * low:.1f} to {100 * high:.1f}"
-        table.add_row(Text(visible(share.name)), f"{share.questions:,}", f"{share.right:,}", percent, interval, chance)
+        table.add_row(Text(visible(name)), f"{share.questions:,}", f"{share.right:,}", percent, interval, chance)
     terminal().print(table)
     for reason, count in found.left_out.items():
         print(f"not scored: {count:,} questions, {reason}", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from dataclasses import dataclass
 from typing import Any
@@ -80,7 +81,8 @@ def announce(run: RunParts) -> None:
     )
     say(
         f"optimiser: {config.said('optimiser')} at {config.peak_rate:g}, {config.said('schedule')}, weight decay "
-        f"{config.said('weight_decay'):g}, gradient norms up to {config.norm_limit:g}"
+        f"{config.said('weight_decay'):g}, "
+        + (f"gradient norms up to {config.norm_limit:g}" if math.isfinite(config.norm_limit) else "gradients not clipped")
     )
     say(
         f"device: {run.speed.device_name} x {run.ranks.world}, {run.dtype}, "

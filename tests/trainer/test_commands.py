@@ -73,6 +73,7 @@ def test_train_then_evaluate_prints_the_same_figure(tmp_path: Path) -> None:
     code, out, errors = invoke("evaluate", run, "--manifest", manifest, "--device", "cpu")
     assert code == 0, errors
     assert last.split(" | ")[0] == out.splitlines()[-1]
+    assert "scoring the validation split" in errors
     code, out, _ = invoke("evaluate", run, "--manifest", manifest, "--split", "test", "--json", "--device", "cpu")
     assert code == 0
     assert json.loads(out)["split"] == "test"
