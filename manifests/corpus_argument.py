@@ -69,4 +69,4 @@ def no_document(corpus: str, manifest: Manifest, asked: str) -> NoReturn:
     if near:
         more = f", and of {len(near) - 1:,} other files" if len(near) > 1 else ""
         fail(f"{said}; an id is component/file#position, such as those of {near[0]}{more}")
-    fail(said)
+    fail(f'{said}; `corpusmill audit sql {corpus} "select id, url from documents limit 5"` shows what documents are called')

@@ -256,6 +256,8 @@ class Manifest(Part):
             raw = json.loads(corpus.read(name))
         except FileNotFoundError:
             raise ManifestError(f"{where}: there is no manifest; has the run finished?") from None
+        except NotADirectoryError:
+            raise ManifestError(f"{where}: {corpus.url} is a file; name a corpus's folder, or its manifest") from None
         except (ValueError, RecursionError) as error:
             raise ManifestError(f"{where}: not JSON: {error}") from None
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:

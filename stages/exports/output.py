@@ -54,7 +54,7 @@ class Output:
         self.written: list[Written] = []
         mine, theirs = (os.path.realpath(one.root) if one.local else one.root for one in (folder, corpus))
         if folder.fs.protocol == corpus.fs.protocol and (mine == theirs or mine.startswith(f"{theirs.rstrip('/')}/")):
-            raise ExportError(f"{folder.url} lies in the corpus, to which nothing is added")
+            raise ExportError(f"{folder.url} lies in the corpus, to which nothing is added; name a folder elsewhere")
         if folder.fs.isfile(folder.root):
             raise ExportError(f"{folder.url} is a file, and an export is a folder")
 

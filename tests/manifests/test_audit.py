@@ -253,4 +253,5 @@ def test_a_file_without_its_component_is_told_from_a_name_that_nobody_has(finish
         in call("why", finished, "books/north/0.jsonl#999", code=1).stderr
     )
     for nobody in ("", "#", "/", "orth", "jsonl", "books/north/9.jsonl"):
-        assert call("why", finished, nobody, code=1).stderr.endswith(f"has the id or URL {nobody!r}\n")
+        said = call("why", finished, nobody, code=1).stderr
+        assert f"has the id or URL {nobody!r}; `corpusmill audit sql {finished} " in said

@@ -100,6 +100,12 @@ def test_a_folder_without_a_manifest_says_so(tmp_path: Path) -> None:
             Manifest.load(Folder(folder))
 
 
+def test_a_file_in_the_place_of_a_corpus_s_folder_is_told_from_one(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("corpus: one\n")
+    with pytest.raises(ManifestError, match=r"recipe\.yaml is a file; name a corpus's folder, or its manifest"):
+        Manifest.load(Folder(tmp_path / "recipe.yaml"))
+
+
 WRONG: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a path elsewhere": (lambda content: content["shards"][0].update(path="../../etc/passwd"), r"content\.shards\.0\.path"),
     "a log elsewhere": (lambda content: content["logs"][0].update(path="/etc/passwd"), r"content\.logs\.0\.path"),
