@@ -67,6 +67,12 @@ What to look at next:
       the recipe: change a threshold, and see what depends on it:
       .venv/bin/corpusmill plan {RECIPE} --corpus {CORPUS}
       .venv/bin/corpusmill run {RECIPE} --corpus {CORPUS}
+  report.html
+      the corpus in pictures, after .venv/bin/corpusmill report {CORPUS}
+  .venv/bin/corpusmill audit serve {CORPUS}
+      the same in a browser, where each document can be asked about
+  .venv/bin/corpusmill generate {RUN} "Returns the"
+      what the model says (after a minute of training: no sentences)
   {CORPUS}/manifest.json
       what was built from what, by which rules, with every file's digest
   {CORPUS}/logs/removals/
