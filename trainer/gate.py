@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from manifests.terminal import visible
 from trainer.configuration import ConfigurationError
@@ -80,6 +80,15 @@ class Gate(BaseModel):
     decided_by: Literal["interval", "point"] = "interval"
     sequence_length: int | None = Field(default=None, ge=2)
     least_documents: int = Field(default=20, ge=2)
+
+    @field_validator("domain", "general", mode="before")
+    @classmethod
+    def _amounts_are_numbers(cls, side: Any) -> Any:
+        """`yes` and `on` are truth values in YAML, and would count as 1."""
+        wrong = [name for name, value in side.items() if isinstance(value, bool)] if isinstance(side, dict) else []
+        if wrong:
+            raise ValueError(f"{wrong[0]} is a number, not yes or no")
+        return side
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:

@@ -8,6 +8,7 @@ Conventions, which other people's planners do not always share:
 - Model states are those of mixed precision with Adam: 2 bytes of weights, 2 of gradients, 12 of float32 weights and two moments
   (Rajbhandari et al. 2020, ZeRO), 16 a parameter. ZeRO-1 divides the 12 by the GPUs, ZeRO-2 the gradients too, ZeRO-3 (FSDP)
   everything. This package's trainer keeps weights, gradients and moments in float32: 16 too, and copies of them beside these.
+  A running average of the weights (`--ema`) is 4 more, divided as the weights are.
 - Activations are what the backward pass needs of a block, in bfloat16, where attention keeps no scores (FlashAttention): what
   goes into the block, the first norm's output, queries, keys, values, attention's output, the stream after attention, the second
   norm's output, and of SwiGLU the gate, the up projection and their product. Checkpointed, every block's input is kept, and one
@@ -66,7 +67,7 @@ class Request:
     """What is asked. `tokens`: targets of the run. `sequence_length` T, `micro_batch` rows of it that a GPU computes at a time,
     `batch_tokens` of a step over all GPUs. `achieved`: FLOP/s that one GPU reaches. `headroom`: share of its memory left free.
     `stages`, `micro_batches`: of a pipeline, None for none. `mtbf_hours`: between failures of the whole cluster; None: by Llama
-    3's record.
+    3's record. `ema`: a running average of the weights is kept.
     """
 
     architecture: Architecture
@@ -82,6 +83,7 @@ class Request:
     micro_batches: int | None = None
     mtbf_hours: float | None = None
     checkpoint_seconds: float = 60.0
+    ema: bool = False
 
     def __post_init__(self) -> None:
         for name in ("tokens", "sequence_length", "micro_batch", "batch_tokens", "gpus", "achieved", "checkpoint_seconds"):
@@ -189,7 +191,7 @@ def _plan(request: Request) -> TrainingPlan:
     gpu_hours = flops / request.achieved / 3_600
     days = gpu_hours / request.gpus / 24
     slots = request.micro_batch * request.sequence_length
-    states = model_states(total, request.gpus)
+    states = model_states(total, request.gpus, request.ema)
     activations = activation_bytes(architecture, slots)
     again = checkpointed_bytes(architecture, slots)
     logits = logit_bytes(architecture, slots)
@@ -305,9 +307,11 @@ def flops_per_token(architecture: Architecture, sequence_length: int) -> float:
     return 6.0 * (architecture.parameters() - looked_up) + attention
 
 
-def model_states(parameters: int, gpus: int) -> dict[str, float]:
-    """Layout → bytes of weights, gradients and optimiser on each of `gpus`, 16 a parameter where nothing is divided."""
+def model_states(parameters: int, gpus: int, ema: bool = False) -> dict[str, float]:
+    """Layout → bytes of weights, gradients and optimiser on each of `gpus`, 16 a parameter where nothing is divided. `ema`: 4
+    more for a running average, which lies where the weights do."""
     weights, gradients, optimiser = (parameters * size for size in (WEIGHT_BYTES, GRADIENT_BYTES, OPTIMISER_BYTES))
+    weights += parameters * FLOAT32_BYTES if ema else 0
     return {
         "DP": float(weights + gradients + optimiser),
         "ZeRO-1": weights + gradients + optimiser / gpus,
@@ -345,10 +349,11 @@ def checkpoint_interval(mtbf: float, writing: float) -> Checkpoints:
 
 
 def _held(record: RunRecord, number_bytes: int, micro_batches: int) -> float:
-    """Bytes of weights, gradients and moments of a rank, and of what is made of them: weights in bfloat16, gradients in the
-    buckets in which several ranks share them, and what `--accumulate whole` gathers."""
+    """Bytes of weights, gradients, moments and running average of a rank, and of what is made of them: weights in bfloat16,
+    gradients in the buckets in which several ranks share them, and what `--accumulate whole` gathers."""
     parameters = record.architecture.parameters()
-    held = (WEIGHT_BYTES + GRADIENT_BYTES + OPTIMISER_BYTES) * parameters / record.shards
+    average = 0 if record.config.ema is None else FLOAT32_BYTES
+    held = (WEIGHT_BYTES + GRADIENT_BYTES + OPTIMISER_BYTES + average) * parameters / record.shards
     whole = record.shards == 1 or (record.config.accumulate == "whole" and micro_batches > 1)
     if whole and (number_bytes == BFLOAT16_BYTES or record.shards > 1):
         held += number_bytes * parameters
@@ -393,8 +398,8 @@ def _warnings(request: Request, checkpoints: Checkpoints, fits: list[Fit]) -> li
         )
     if checkpoints.interval > YOUNG_HOLDS * checkpoints.mtbf:
         found.append(
-            f"a checkpoint takes {checkpoints.writing:,.0f} s and failures come every {checkpoints.mtbf:,.0f}: Young's formula "
-            "does not hold there, and more is lost than it says"
+            f"a checkpoint takes {checkpoints.writing:,.0f} s and failures come every {checkpoints.mtbf:,.0f} s: Young's "
+            "formula does not hold there, and more is lost than it says"
         )
     if request.stages is not None and request.gpus % request.stages:
         found.append(f"{request.gpus:,} GPUs are no multiple of {request.stages} stages")

@@ -57,6 +57,9 @@ def plan_training(
         float | None, _option(MACHINE, f"Share of the GPU's peak that is reached. Default: RUN's, or {DEFAULT_MFU:g}.")
     ] = None,
     achieved: Annotated[float | None, _option(MACHINE, "FLOP/s that a GPU reaches, such as 4e14, instead of --mfu.")] = None,
+    ema: Annotated[
+        bool | None, _option(MODEL, "Count a running average of the weights, 4 bytes a parameter. Default: RUN's, or not.")
+    ] = None,
     stages: Annotated[int | None, _option(MACHINE, "Of a pipeline, for its bubble.")] = None,
     micro_batches: Annotated[int | None, _option(MACHINE, "That pass through the pipeline in a step.")] = None,
     mtbf_hours: Annotated[
@@ -98,12 +101,13 @@ def plan_training(
     if mfu is None and achieved is None:
         mfu = there.mfu if there and there.mfu else DEFAULT_MFU
     reached = achieved if achieved is not None else (mfu or 0.0) * (on.peak or 0.0)
+    averaging = ema if ema is not None else bool(record and record.config.ema)
     rows = micro_batch if micro_batch is not None else _usual_micro_batch(shape, gpus)
     try:
         planned = plan(
             Request(
                 architecture, tokens, shape.row_tokens, rows, shape.batch_tokens_a_step, gpus, on, reached, headroom, stages,
-                micro_batches, mtbf_hours, checkpoint_seconds,
+                micro_batches, mtbf_hours, checkpoint_seconds, averaging,
             )
         )  # fmt: skip
     except PlanError as error:
@@ -306,9 +310,10 @@ def _show_plan(planned: TrainingPlan) -> None:
     ]  # fmt: skip
     _table(["", "", ""], lines, right={1})
     print()
-    slots = f"{asked.micro_batch:,} x {asked.sequence_length:,}"
+    slots, average = f"{asked.micro_batch:,} x {asked.sequence_length:,}", "with a running average, " if asked.ema else ""
     print(
-        f"GB a GPU of {asked.gpu.memory / 1e9:g}, {100 * asked.headroom:g} % of it left free; micro-batches of {slots} tokens: "
+        f"GB a GPU of {asked.gpu.memory / 1e9:g}, {average}{100 * asked.headroom:g} % of it left free; "
+        f"micro-batches of {slots} tokens: "
         f"activations {_gb(planned.activations)}, checkpointed {_gb(planned.checkpointed)}, logits {_gb(planned.logits)}"
     )
     rows = []

@@ -82,12 +82,14 @@ class Swept:
 
 def sweep(config: TrainConfig, rates: Sequence[float], ranks: Ranks, progress: RunProgress) -> Swept:
     """Trains every cell that was not trained yet, and writes `sweep.json`, `sweep.csv` and, where matplotlib is installed,
-    `stability.png` to `config.out`. ConfigurationError for options that cannot work, or cells there that were trained otherwise.
+    `stability.png` to `config.out`. ConfigurationError for options that cannot work, cells there that were trained otherwise, or
+    rates there that are not named.
     """
     planned = cells(config, rates)
     folder = Path(config.out)
     if folder.exists() and any(folder.iterdir()) and not (folder / RECORD).exists():
         raise ConfigurationError(f"--out {config.out} is not empty, and is no sweep; name another folder")
+    _keep_rates(folder / RECORD, rates)
     corpus = Corpus.open(config.manifest, config.cache).manifest.digest
     for cell in planned:
         _refuse_another(cell, corpus)
@@ -112,6 +114,9 @@ def sweep(config: TrainConfig, rates: Sequence[float], ranks: Ranks, progress: R
     ranks.barrier()
     rows = [row_of(cell) for cell in planned] if ranks.first else []
     if ranks.first:
+        if len(trained := {_trained_by(cell) for cell in planned}) > 1:
+            told = "; ".join(sorted(f"code {code[:12]}… on {device} in {dtype}" for code, device, dtype in trained))
+            progress.note(f"warning: cells were trained in more than one way, and differ by that too: {told}")
         _write(folder, config, rates, corpus, rows)
         draw(folder, rows)
     return Swept(rows)
@@ -200,6 +205,21 @@ def draw(folder: Path, rows: Sequence[Row]) -> Path | None:
     return folder / PICTURE
 
 
+def _keep_rates(record: Path, rates: Sequence[float]) -> None:
+    """ConfigurationError where the table of a sweep that is there would lose rates."""
+    if not record.exists():
+        return
+    try:
+        before = [float(rate) for rate in json.loads(record.read_text())["rates"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigurationError(f"{record}: not what a sweep writes: {error}") from None
+    if missing := [f"{rate:g}" for rate in before if rate not in rates]:
+        raise ConfigurationError(
+            f"{record.parent} has a sweep with rates {', '.join(missing)} as well: name these too, whose cells are not trained "
+            "again, or another --out"
+        )
+
+
 def _refuse_another(cell: Cell, corpus: str) -> None:
     """A folder that holds a run of other options or of another corpus would be a row that does not belong to the others."""
     try:
@@ -219,6 +239,12 @@ def _refuse_another(cell: Cell, corpus: str) -> None:
 
 def _budget(config: TrainConfig) -> dict[str, int | None]:
     return {"steps": config.steps, "tokens": config.tokens}
+
+
+def _trained_by(cell: Cell) -> tuple[str, str, str]:
+    """(digest of the trainer's code, device, precision) as the cell's run says."""
+    facts = json.loads((cell.folder / "run.json").read_text())
+    return str(facts["code_sha256"]), str(facts["device"]), str(facts["dtype"])
 
 
 def _finished(cell: Cell) -> bool:

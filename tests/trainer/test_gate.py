@@ -148,6 +148,7 @@ def test_scores_that_were_not_made_alike_are_not_compared(change: dict[str, obje
         (GATE.replace("1.0", "-1.0"), r"domain\.down_by"),
         (GATE.replace("0.2", ".nan"), r"general\.up_by"),
         (GATE.replace("0.2", ".inf"), r"general\.up_by"),
+        (GATE.replace("1.0", "yes"), "down_by is a number, not yes or no"),
         (GATE.replace("components: [safety]", "split: train"), r"domain\.text\.0\.split"),
         (GATE.replace("[{components: [safety]}]", "[]"), r"domain\.text"),
         (GATE.replace("[safety]", "[safety, safety]"), "a component stands there twice"),

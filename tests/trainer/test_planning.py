@@ -98,6 +98,15 @@ def test_model_states_under_dp_and_zero_1_to_3() -> None:
     assert len(set(model_states(COURSE.parameters(), 1).values())) == 1
 
 
+def test_a_running_average_is_4_bytes_a_parameter_divided_as_the_weights_are() -> None:
+    without, found = planned(gpus=8), planned(gpus=8, ema=True)
+    for layout, share in (("DP", 1), ("ZeRO-1", 1), ("ZeRO-2", 1), ("ZeRO-3 (FSDP)", 8)):
+        more = 4 * found.request.architecture.parameters() / share
+        assert found.states[layout] - without.states[layout] == pytest.approx(more)
+        totals = [{one.checkpointed: one.total for one in plan.fits if one.layout == layout} for plan in (without, found)]
+        assert totals[1][True] - totals[0][True] == pytest.approx(more)
+
+
 def test_activations_with_and_without_checkpointing_and_logits() -> None:
     assert f"{activation_bytes(COURSE, T) / 1e9:.2f}" == "42.88"
     assert f"{checkpointed_bytes(COURSE, T) / 1e9:.2f}" == "3.61"
@@ -252,6 +261,20 @@ def test_the_command_tells_the_course_s_figures() -> None:
         assert figure in out, figure
 
 
+def test_the_command_counts_a_running_average_when_told_or_when_the_run_has_one(tmp_path: Path) -> None:
+    code, out, errors = invoke(*SAID, "--ema")
+    assert code == 0 and "with a running average" in out and "191.01" in out, errors  # 152.81 and 4 x 9.55
+    folder = _run_folder(tmp_path / "run")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "ema": 0.99}))
+    states = []
+    for more in ((), ("--no-ema",)):
+        code, out, errors = invoke("--run", str(folder), "--json", *more)
+        assert code == 0, errors
+        states.append(json.loads(out)["states"]["DP"])
+    assert states[0] / states[1] == pytest.approx(20 / 16)
+
+
 def test_the_command_s_json_has_the_same_figures_and_names_its_convention() -> None:
     code, out, _ = invoke(*SAID, "--json")
     told = json.loads(out)
@@ -386,6 +409,8 @@ def test_a_run_s_measured_speed_and_memory_stand_beside_the_estimate(tmp_path: P
         (2, 1, {}, 16 + 2 + 4),
         (2, 2, {"accumulate": "sharded", "parallel": "fsdp"}, 8),
         (2, 2, {"parallel": "fsdp", "micro_batch": 32}, 8),  # one micro-batch a step: nothing is held from one to the next
+        (1, 1, {"ema": 0.999}, 16 + 2 + 4),
+        (2, 2, {"accumulate": "sharded", "parallel": "fsdp", "ema": 0.999}, 8 + 2),
         (1, 1, {"recompute": "full"}, 16 + 2),
         (1, 1, {"loss_chunk": 1_024}, 16 + 2),
     ],

@@ -144,6 +144,25 @@ def test_a_folder_that_holds_something_else_is_refused(manifest: Path, tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt"]
 
 
+def test_a_sweep_loses_none_of_its_rates_and_says_when_cells_were_trained_by_other_code(
+    manifest: Path, done: tuple[Path, list[Row]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "sweep"
+    shutil.copytree(done[0], out)
+    with pytest.raises(ConfigurationError, match="has a sweep with rates 30 as well"):
+        swept(manifest, out, RATES[:1])
+    facts = json.loads((out / "0.01-clip" / "run.json").read_text())
+    (out / "0.01-clip" / "run.json").write_text(json.dumps({**facts, "code_sha256": "7" * 64}))
+    said: list[str] = []
+    progress = RunProgress(False, 10)
+    monkeypatch.setattr(progress, "note", said.append)
+    found = sweep(TrainConfig.check(**options(manifest, out)), RATES, ALONE, progress)
+    assert found.rows == done[1] and "code 777777777777… on" in said[-1]
+    (out / "sweep.json").write_text('{"rates": 3}')
+    with pytest.raises(ConfigurationError, match="not what a sweep writes"):
+        swept(manifest, out)
+
+
 @pytest.mark.parametrize(
     ("changes", "rates", "said"),
     [
