@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from trainer import checkpoint, rewind
 from trainer.checkpoint import CheckpointError, State
-from trainer.configuration import ConfigurationError, TrainConfig
+from trainer.configuration import ConfigurationError
 from trainer.parallel import Layout, local
 from trainer.parent import WEIGHTS_OF_A_RELEASE
+from trainer.scoring import saved_options
 
 RECORD = "average.json"
 SAME = ("architecture", "tokenizer_sha256", "loader_digest", "continued")
@@ -157,10 +157,7 @@ def _chosen(run: Path, last: int | None, steps: Sequence[int], ema: bool) -> lis
 
 def _refuse_strangers(folders: Sequence[Path], states: Sequence[State]) -> None:
     newest = states[-1]
-    try:
-        config = TrainConfig.model_validate(newest.config)
-    except ValidationError as error:
-        raise CheckpointError(f"{folders[-1]}: of another version: {checkpoint.in_a_line(error)}") from None
+    _, config = saved_options(folders[-1], newest)
     for folder, state in zip(folders, states, strict=True):
         differing = [name for name in SAME if getattr(state, name) != getattr(newest, name)]
         try:
