@@ -17,11 +17,12 @@ import pyarrow.compute as pc
 
 from manifests.blocks import MEASURE, deciding_rules
 from manifests.edit_checks import EditChecks
+from manifests.findings import first_of, unequal
 from manifests.identity import printed_ids
 from manifests.logs import UnreadableLogError, read_untrusted
 from manifests.manifest import TAKEDOWN, Content, StageCount, StageRecord
 from manifests.origin_checks import OriginChecks
-from manifests.removal_checks import MOST_FINDINGS, RowChecks
+from manifests.removal_checks import RowChecks
 from manifests.rules import Rule, decide
 from manifests.schemas import LOG_SCHEMAS
 from manifests.shard_checks import Placements
@@ -141,7 +142,7 @@ class LogChecks:
                 needed = self.content.tokenizer is not None or name == "text_bytes"
                 odd[f"is kept and has no {name}"] = kept & ~there & needed
         for said, rows in odd.items():
-            for row in np.flatnonzero(rows)[:MOST_FINDINGS].tolist():
+            for row in first_of(rows):
                 yield f"{path}: {documents['id'][row]} {said}"
 
     def _compare(self, tables: dict[str, tuple[str, pa.Table]]) -> Iterator[str]:
@@ -264,17 +265,16 @@ def _check_removals(path: str, documents: pa.Table, removals_path: str, removals
     """Whoever was removed has a removal row, of that stage; and nobody else has."""
     at = pc.index_in(documents["id"], value_set=removals["id"])
     told = removals["stage"].take(at)
-    for row in _unequal(documents["removed_by"], told)[:MOST_FINDINGS].tolist():
+    for row in first_of(unequal(documents["removed_by"], told)):
         said = f"is said to be removed by {documents['removed_by'][row]}, its removal row says {told[row]}"
         yield f"{path}: {documents['id'][row]} {said}"
-    unknown = np.flatnonzero(~pc.is_in(removals["id"], value_set=documents["id"]).to_numpy(zero_copy_only=False))
-    for row in unknown[:MOST_FINDINGS].tolist():
+    unknown = ~pc.is_in(removals["id"], value_set=documents["id"]).to_numpy(zero_copy_only=False)
+    for row in first_of(unknown):
         yield f"{removals_path}: a removal row of {removals['id'][row]}, which is not among its documents"
 
 
 def _strangers(path: str, column: pa.ChunkedArray, table: pa.Table, known: pa.Array, said: str) -> Iterator[str]:
-    strange = np.flatnonzero(~pc.is_in(column, value_set=known).to_numpy(zero_copy_only=False))
-    for row in strange[:MOST_FINDINGS].tolist():
+    for row in first_of(~pc.is_in(column, value_set=known).to_numpy(zero_copy_only=False)):
         yield f"{path}: row {row}: {table['id'][row]} {said}"
 
 
@@ -284,7 +284,7 @@ def _check_origins(path: str, removals: pa.Table, documents: pa.Table) -> Iterat
     known = removals.filter(pc.is_valid(at))
     told = documents.take(at.drop_null())
     for column in ("url", "domain", "language"):
-        for row in _unequal(known[column], told[column])[:MOST_FINDINGS].tolist():
+        for row in first_of(unequal(known[column], told[column])):
             one = known["id"][row]
             yield f"{path}: {one}: {column} is {known[column][row]}, its row in the document log says {told[column][row]}"
 
@@ -306,7 +306,7 @@ def _check_chain(path: str, edits: pa.Table, documents: pa.Table) -> Iterator[st
     one_document, one_stage = same("id"), same("step", "stage")
     together = same("sha256_before", "sha256_after", "bytes_before", "bytes_after")
     follows = same("sha256_before", with_="sha256_after") & same("bytes_before", with_="bytes_after")
-    for row in np.flatnonzero(one_document & ~np.where(one_stage, together, follows))[:MOST_FINDINGS].tolist():
+    for row in first_of(one_document & ~np.where(one_stage, together, follows)):
         stage, before = columns["stage"][row + 1], columns["stage"][row]
         yield f"{path}: row {row + 1}: {columns['id'][row + 1]}: stage {stage} did not edit the text that {before} left"
     last = np.append(~one_document, True)
@@ -316,7 +316,7 @@ def _check_chain(path: str, edits: pa.Table, documents: pa.Table) -> Iterator[st
     kept = pc.is_null(told["removed_by"])
     ends, told = ends.filter(kept), told.filter(kept)
     for column, other in (("sha256_after", "text_sha256"), ("bytes_after", "text_bytes")):
-        for row in _unequal(ends[column], told[other])[:MOST_FINDINGS].tolist():
+        for row in first_of(unequal(ends[column], told[other])):
             one = ends["id"][row]
             yield f"{path}: {one}: the last edit left {column} {ends[column][row]}, the document log has {told[other][row]}"
 
@@ -328,7 +328,7 @@ def _check_measured(
     steps = zip(removals["step"].to_pylist(), removals["stage"].to_pylist(), strict=True)
     earlier = removals["id"].filter(pa.array([one in before for one in steps], pa.bool_()))
     came = documents["id"].filter(pc.invert(pc.is_in(documents["id"], value_set=earlier)))
-    for row in np.flatnonzero(~pc.is_in(came, value_set=signals["id"]).to_numpy(zero_copy_only=False))[:MOST_FINDINGS].tolist():
+    for row in first_of(~pc.is_in(came, value_set=signals["id"]).to_numpy(zero_copy_only=False)):
         yield f"{path}: {came[row]} came in and has no signals there"
 
 
@@ -341,10 +341,10 @@ def _check_decisions(path: str, block: str, rules: dict[str, list[Rule]], signal
         return
     removed = decision.first >= 0
     decided, gone = signals["id"].filter(pa.array(removed)), removals.filter(pc.equal(removals["stage"], block))
-    for row in np.flatnonzero(~pc.is_in(decided, value_set=gone["id"]).to_numpy(zero_copy_only=False))[:MOST_FINDINGS].tolist():
+    for row in first_of(~pc.is_in(decided, value_set=gone["id"]).to_numpy(zero_copy_only=False)):
         yield f"{path}: {decided[row]}: its signals fail a rule of {block}, and it was not removed by {block}"
     at = pc.index_in(gone["id"], value_set=signals["id"])
-    for row in np.flatnonzero(at.is_null().to_numpy())[:MOST_FINDINGS].tolist():
+    for row in first_of(at.is_null().to_numpy()):
         yield f"{path}: {gone['id'][row]}: was removed by {block} and has no signals there"
     gone, where = gone.filter(pc.is_valid(at)), at.drop_null().to_numpy()
     if not len(where):
@@ -361,10 +361,10 @@ def _check_decisions(path: str, block: str, rules: dict[str, list[Rule]], signal
         "text_bytes": signals["text_bytes"].take(pa.array(where)),
     }
     for column, wanted in expected.items():
-        for row in _unequal(gone[column], wanted)[:MOST_FINDINGS].tolist():
+        for row in first_of(unequal(gone[column], wanted)):
             yield f"{path}: {gone['id'][row]}: by its signals {column} is {wanted[row]}, its removal row says {gone[column][row]}"
     if (said := _words_of(signals)) is not None:
-        for row in _unequal(gone["detail"], said.take(pa.array(where)))[:MOST_FINDINGS].tolist():
+        for row in first_of(unequal(gone["detail"], said.take(pa.array(where)))):
             found, told = said[where[row]], gone["detail"][row]
             yield f"{path}: {gone['id'][row]}: by its signals detail is {found}, its removal row says {told}"
     failed = decision.failed.take(pa.array(where))
@@ -390,13 +390,6 @@ def _words_of(signals: pa.Table) -> pa.Array | None:
 
 KNOWN_WORDS = frozenset({"gopher.rule_set", "quality.judged"})
 """Signals that are words and never personal data, which a log would not show."""
-
-
-def _unequal(mine: pa.ChunkedArray | pa.Array, theirs: pa.ChunkedArray | pa.Array) -> np.ndarray:
-    """Rows whose values differ; two nulls are equal."""
-    equal = pc.fill_null(pc.equal(mine, theirs), False)
-    both = pc.and_(pc.is_null(mine), pc.is_null(theirs))
-    return np.flatnonzero(~pc.or_(equal, both).to_numpy(zero_copy_only=False))
 
 
 def _add_usage(usage: dict[str, list[int]], documents: pa.Table) -> None:

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from manifests.blocks import MEASURE
+from manifests.findings import MOST_FINDINGS, first_of, flags
 from manifests.manifest import TAKEDOWN, Content
-from manifests.removal_checks import MOST_FINDINGS, check_counted
+from manifests.removal_checks import check_counted
 
 _SHA256 = r"^[0-9a-f]{64}$"
 
@@ -55,7 +56,7 @@ class EditChecks:
             ),
         }
         for said, rows in odd.items():
-            for row in np.flatnonzero(_flags(rows))[:MOST_FINDINGS].tolist():
+            for row in first_of(rows):
                 yield f"{path}: row {row}: {edits['id'][row]} {said}"
         yield from check_counted(path, edits, ("step", "rule"), self._editing, "edits")
         places = yield from self._check_stages(path, edits)
@@ -65,7 +66,7 @@ class EditChecks:
     def _check_stages(self, path: str, edits: pa.Table) -> Generator[str, None, npt.NDArray[np.int64]]:
         steps, stages, rules = (edits[name].to_pylist() for name in ("step", "stage", "rule"))
         places = np.array([self._place.get(one, -1) for one in zip(steps, stages, strict=True)], np.int64)
-        for row in np.flatnonzero(places < 0)[:MOST_FINDINGS].tolist():
+        for row in first_of(places < 0):
             yield f"{path}: row {row}: {edits['id'][row]}: no stage {stages[row]} of step {steps[row]} is on record"
         wrong = 0
         for row, (step, stage, rule) in enumerate(zip(steps, stages, rules, strict=True)):
@@ -85,7 +86,7 @@ class EditChecks:
         at = pc.index_in(edits["id"], value_set=removals["id"])
         removed = gone.take(at.combine_chunks() if isinstance(at, pa.ChunkedArray) else at)
         late = pc.fill_null(pc.greater_equal(pa.array(places), removed), False)
-        for row in np.flatnonzero(_flags(late))[:MOST_FINDINGS].tolist():
+        for row in first_of(late):
             one = edits["id"][row]
             yield f"{path}: row {row}: {one}: was edited by {edits['stage'][row]}, and had been removed before"
 
@@ -103,7 +104,7 @@ class EditChecks:
             if place is None or not table.num_rows:
                 continue
             at = pc.index_in(ids.take(pa.array(first)), value_set=table["id"])
-            known = _flags(at.is_valid())[which]
+            known = flags(at.is_valid())[which]
             row_of = at.fill_null(0).to_numpy(zero_copy_only=False)[which]
             came, left = table["text_bytes"].to_numpy()[row_of], table["text_bytes_after"].to_numpy()[row_of]
             next_place = np.append(np.where(same[1:], places[1:], len(self._place)), len(self._place))
@@ -111,7 +112,7 @@ class EditChecks:
             wrong = known & (places < place) & (next_place >= place) & (after != came)
             wrong |= known & (places == place) & ((before != came) | (after != left))
             wrong |= known & (places > place) & (last_place <= place) & (before != left)
-            for row in np.flatnonzero(wrong)[:MOST_FINDINGS].tolist():
+            for row in first_of(wrong):
                 told = f"{before[row]} bytes became {after[row]}; {block} measured {came[row]}, and {left[row]} left it"
                 yield f"{path}: row {row}: {ids[row]}: edited by {edits['stage'][row]}: {told}"
 
@@ -119,8 +120,4 @@ class EditChecks:
 def _same_as_before(edits: pa.Table) -> npt.NDArray[np.bool_]:
     """Is a row of the same document as the one before?"""
     ids = edits["id"].combine_chunks()
-    return np.append(False, _flags(pc.equal(ids.slice(1), ids.slice(0, len(ids) - 1))))
-
-
-def _flags(values: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.bool_]:
-    return np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), bool)
+    return np.append(False, flags(pc.equal(ids.slice(1), ids.slice(0, len(ids) - 1))))

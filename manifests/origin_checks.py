@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from manifests.domains import domain_of
-from manifests.removal_checks import MOST_FINDINGS
+from manifests.findings import first_of, flags
 
 _PLAIN = r"^(?P<host>https?://[A-Za-z0-9.\-]+)(?::[0-9]*)?/"
 """URLs whose host is all that the domain depends on."""
@@ -34,7 +34,7 @@ class OriginChecks:
             self._known.clear()
         domains = pa.array([self._domain(host) for host in hosts], pa.string())
         expected = domains.take(plain.indices)
-        others = np.flatnonzero(_flags(pc.and_(urls.is_valid(), plain.indices.is_null())))
+        others = np.flatnonzero(flags(pc.and_(urls.is_valid(), plain.indices.is_null())))
         if others.size:
             chosen, given = urls.take(pa.array(others)).to_pylist(), said.take(pa.array(others)).to_pylist()
             values = [_expected(url, domain) for url, domain in zip(chosen, given, strict=True)]
@@ -42,7 +42,7 @@ class OriginChecks:
             mask[others] = True
             expected = pc.replace_with_mask(expected, pa.array(mask), pa.array(values, pa.string()))
         equal = pc.or_(pc.fill_null(pc.equal(said, expected), False), pc.and_(said.is_null(), expected.is_null()))
-        for row in np.flatnonzero(~_flags(equal))[:MOST_FINDINGS].tolist():
+        for row in first_of(~flags(equal)):
             yield f"{path}: {documents['id'][row]}: domain is {said[row]}, its url {urls[row]} is of {expected[row]}"
 
     def _domain(self, host: str) -> str | None:
@@ -65,7 +65,3 @@ def _expected(url: str, said: str | None) -> str | None:
     if REPLACED in url or (cut_in_host and said is None):
         return said
     return domain
-
-
-def _flags(values: pa.ChunkedArray | pa.Array) -> np.ndarray:
-    return np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), bool)

@@ -16,11 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from manifests.blocks import MEASURE
+from manifests.findings import MOST_FINDINGS, first_of, flags
 from manifests.identity import splits_of
 from manifests.manifest import TAKEDOWN, Content, StageRecord
 
-MOST_FINDINGS = 5
-"""Of one kind in one file."""
 TWINS = ("linked_id", "linked_jaccard", "kept_id", "kept_jaccard", "cluster", "cluster_size")
 TWIN_RULES = {"exact_dedup.duplicate": "exact_dedup", "minhash.near_duplicate": "minhash"}
 """The rules whose evidence is another document, and their stages."""
@@ -115,7 +114,7 @@ class RowChecks:
             if bound is not None:
                 odd[f"is kept at a language_score that is not above {bound:g}"] = pc.and_(kept, pc.less_equal(score, bound))
         for said, rows in odd.items():
-            for row in np.flatnonzero(_flags(rows))[:MOST_FINDINGS].tolist():
+            for row in first_of(rows):
                 yield f"{path}: {documents['id'][row]} {said}"
         yield from self._check_splits(path, documents.select(["id", "split", "split_cluster"]))
 
@@ -132,9 +131,9 @@ class RowChecks:
                 there = pc.is_valid(removals[name])
                 if name == "linked_id":  # a takedown says there of what a document is a copy
                     there = pc.and_(there, pc.not_equal(removals["stage"], TAKEDOWN))
-                for row in np.flatnonzero(_flags(pc.not_equal(there, wanted)))[:MOST_FINDINGS].tolist():
+                for row in first_of(pc.not_equal(there, wanted)):
                     one, said = removals["id"][row], "has no" if removals[name][row].as_py() is None else "tells"
-                    is_one = "is" if _flags(wanted)[row] else "is not"
+                    is_one = "is" if flags(wanted)[row] else "is not"
                     yield f"{path}: {one}: {said} {name}, and the evidence of {rule[row]} {is_one} {kind}"
         yield from _check_pairs(path, removals.filter(twins))
         yield from self._check_items(path, removals.filter(items))
@@ -154,7 +153,7 @@ class RowChecks:
         for block, (signals_path, table) in signals.items():
             unedited = table.filter(pc.invert(pc.is_in(table["id"], value_set=last["id"])))
             known.append((unedited["id"], unedited["text_bytes_after"]))
-            for row in np.flatnonzero(_flags(pc.not_equal(unedited["text_bytes"], unedited["text_bytes_after"])))[:MOST_FINDINGS]:
+            for row in first_of(pc.not_equal(unedited["text_bytes"], unedited["text_bytes_after"])):
                 before, after = unedited["text_bytes"][row], unedited["text_bytes_after"][row]
                 one = unedited["id"][row]
                 yield f"{signals_path}: {one}: {block} measured {before} bytes, which became {after} without an edit"
@@ -166,11 +165,11 @@ class RowChecks:
             for ids, lengths in known:
                 at = pc.index_in(table["id"], value_set=ids)
                 found, told = table.filter(pc.is_valid(at)), lengths.take(at.drop_null())
-                for row in np.flatnonzero(_flags(pc.not_equal(found["text_bytes"], told)))[:MOST_FINDINGS].tolist():
+                for row in first_of(pc.not_equal(found["text_bytes"], told)):
                     one, number = found["id"][row], found["text_bytes"][row]
                     yield f"{where}: {one}: text_bytes is {number}, by its edits and signals the text had {told[row]}"
-        for row in _summed(gone, ["step", "stage"], "text_bytes"):
-            self._lost[row["step"], row["stage"]] += row["text_bytes_sum"]
+        for total in _summed(gone, ["step", "stage"], "text_bytes"):
+            self._lost[total["step"], total["stage"]] += total["text_bytes_sum"]
         self._add_edits(edits)
 
     def totals(self) -> Iterator[str]:
@@ -190,9 +189,7 @@ class RowChecks:
         if split is None or not placed.num_rows:
             return
         expected = splits_of(placed["split_cluster"].to_pylist(), self.content.seed, split.shares)
-        for row in np.flatnonzero(_flags(pc.not_equal(placed["split"], pa.array(expected, pa.string()))))[
-            :MOST_FINDINGS
-        ].tolist():
+        for row in first_of(pc.not_equal(placed["split"], pa.array(expected, pa.string()))):
             told = f"its cluster {placed['split_cluster'][row]} belongs into {expected[row]}"
             yield f"{path}: {placed['id'][row]} is in {placed['split'][row]}, and {told}"
 
@@ -204,7 +201,7 @@ class RowChecks:
             return
         one = pc.equal(pc.fill_null(pc.list_value_length(others["failed_rules"]), 0), 1)
         first = pc.list_element(pc.if_else(one, others["failed_rules"], pa.scalar([""], pa.list_(pa.string()))), 0)
-        for row in np.flatnonzero(~_flags(pc.equal(first, others["rule"])))[:MOST_FINDINGS].tolist():
+        for row in first_of(~flags(pc.equal(first, others["rule"]))):
             found, rule = others["failed_rules"][row].as_py(), others["rule"][row]
             yield f"{path}: {others['id'][row]}: failed_rules is {found}, and {rule} removed it, which is alone in its stage"
 
@@ -228,7 +225,7 @@ class RowChecks:
                 told = f"{rule} removes at a value {needed}the threshold {' or '.join(f'{one:g}' for one in sorted(allowed))}"
             if rule == "language.undetermined":
                 wrong = pc.or_(wrong, pc.fill_null(pc.not_equal(value, 0.0), True))
-            for row in np.flatnonzero(_flags(wrong))[:MOST_FINDINGS].tolist():
+            for row in first_of(wrong):
                 yield f"{path}: {mine['id'][row]}: value {value[row]}, threshold {threshold[row]}; by the manifest {told}"
 
     def _check_items(self, path: str, removals: pa.Table) -> Iterator[str]:
@@ -267,7 +264,7 @@ class RowChecks:
         same = np.ones(edits.num_rows - 1, bool)
         for name in ("id", "step", "stage"):
             column = edits[name].combine_chunks()
-            same &= _flags(pc.equal(column.slice(1), column.slice(0, edits.num_rows - 1)))
+            same &= flags(pc.equal(column.slice(1), column.slice(0, edits.num_rows - 1)))
         once = edits.filter(pa.array(np.append(True, ~same)))
         once = once.append_column("cut", pc.subtract(once["bytes_before"], once["bytes_after"]))
         for row in _summed(once, ["step", "stage"], "cut"):
@@ -347,7 +344,7 @@ def _check_pairs(path: str, twins: pa.Table) -> Iterator[str]:
         "its cluster has fewer than two documents": pc.less(twins["cluster_size"], 2),
     }
     for said, rows in odd.items():
-        for row in np.flatnonzero(_flags(pc.fill_null(rows, False)))[:MOST_FINDINGS].tolist():
+        for row in first_of(pc.fill_null(rows, False)):
             yield f"{path}: {own[row]}: {said}"
 
 
@@ -359,7 +356,7 @@ def check_counted(
         place = tuple(one[name] for name in names)
         if place not in known:
             mine = functools.reduce(pc.and_, [pc.equal(rows[name], one[name]) for name in names])
-            for row in np.flatnonzero(_flags(mine))[:MOST_FINDINGS].tolist():
+            for row in first_of(mine):
                 told = f"by the manifest no rule {place[-1]} {does} anything at {', '.join(place[:-1])}"
                 yield f"{path}: row {row}: {rows['id'][row]}: {told}"
 
@@ -369,7 +366,7 @@ def _last_of_each(ids: pa.ChunkedArray) -> np.ndarray:
     if not len(ids):
         return np.zeros(0, bool)
     column = ids.combine_chunks()
-    return np.append(_flags(pc.not_equal(column.slice(1), column.slice(0, len(column) - 1))), True)
+    return np.append(flags(pc.not_equal(column.slice(1), column.slice(0, len(column) - 1))), True)
 
 
 def _summed(table: pa.Table, keys: list[str], column: str) -> list[dict[str, Any]]:
@@ -379,10 +376,3 @@ def _summed(table: pa.Table, keys: list[str], column: str) -> list[dict[str, Any
 
 def _distinct(table: pa.Table, column: str) -> list[tuple[str]]:
     return [(one,) for one in pc.unique(table[column]).to_pylist()]
-
-
-def _flags(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """As booleans; null is False."""
-    if isinstance(values, pa.ChunkedArray):
-        values = values.combine_chunks()
-    return np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), bool)

@@ -16,10 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from manifests.findings import MOST_FINDINGS, Booleans, first_of, flags
 from manifests.manifest import Content, StageRecord
-from manifests.removal_checks import MOST_FINDINGS
 
-Booleans = npt.NDArray[np.bool_]
 Int64 = npt.NDArray[np.int64]
 
 RULE_SET = "gopher.rule_set"
@@ -154,7 +153,7 @@ class SignalChecks:
             differ = (whole != all_) | (part != share)
             odd[f"{twice[0]} and {twice[1]} are not the same"] = valid[twice[0]] & valid[twice[1]] & differ
         for said, wrong in odd.items():
-            for row in np.flatnonzero(wrong)[:MOST_FINDINGS].tolist():
+            for row in first_of(wrong):
                 yield f"{path}: {signals['id'][row]}: {said}"
 
     def totals(self) -> Iterator[str]:
@@ -184,11 +183,11 @@ class SignalChecks:
             sets = signals[RULE_SET]
             if (told := self._told()) is not None:
                 known_ = pc.is_in(sets, value_set=pa.array(sorted(told), pa.string()))
-                odd[f"has a {RULE_SET} of which the manifest says that nothing was measured by it"] = ~_flags(known_)
+                odd[f"has a {RULE_SET} of which the manifest says that nothing was measured by it"] = ~flags(known_)
             self._sets.update(
                 {one["values"]: one["counts"] for one in pc.value_counts(sets).to_pylist() if one["values"] is not None}
             )
-            spaced = _flags(pc.starts_with(sets, "words"))
+            spaced = flags(pc.starts_with(sets, "words"))
             known = valid[RULE_SET]
         elif anchor := next((one for one in anchors if one[0] in valid and one[1] in valid), None):
             sets, spaced = None, valid[anchor[0]]
@@ -242,7 +241,7 @@ def _of_itself(name: str, column: pa.ChunkedArray) -> dict[str, Booleans]:
         below = (whole < 0) | (part < 0)
         return {f"{name} has no numerator or no denominator": halves, f"{name} is of less than nothing": below & _valid(column)}
     if pa.types.is_integer(column.type) and name in {*WITHIN_TEXT, *BY_LANGUAGE}:
-        return {f"{name} is less than nothing": _flags(pc.less(column, 0))}
+        return {f"{name} is less than nothing": flags(pc.less(column, 0))}
     return {}
 
 
@@ -264,7 +263,3 @@ def _filled(values: pa.Array) -> Int64:
 
 def _valid(column: pa.ChunkedArray | pa.Array) -> Booleans:
     return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), bool)
-
-
-def _flags(values: pa.ChunkedArray | pa.Array) -> Booleans:
-    return np.asarray(pc.fill_null(values, False).to_numpy(zero_copy_only=False), bool)

@@ -14,9 +14,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from manifests.findings import MOST_FINDINGS
 from manifests.logs import Logs, read_parquet
 from manifests.manifest import TAKEDOWN, Content, Manifest, SplitRecord
-from manifests.removal_checks import MOST_FINDINGS, TWIN_RULES
+from manifests.removal_checks import TWIN_RULES
 from manifests.storage import Folder
 
 JOIN_MEMORY = "1GB"
