@@ -68,9 +68,9 @@ def release(run: Path, corpus: Folder, output: Path, manifest_name: str = MANIFE
     try:
         made = Folder(str(temporary.absolute()))
         _write_weights(made.folder(WEIGHTS), checkpoint, record)
-        made.write(CONFIG, _json(_without_paths(config)))
-        made.write(FACTS, _json(facts))
-        made.write(RESULT, _json(result))
+        made.write_json(CONFIG, _without_paths(config))
+        made.write_json(FACTS, facts)
+        made.write_json(RESULT, result)
         _copy(run / LEDGER, made, LEDGER)
         made.write(METRICS, b"".join(_figures(run / METRICS)))
         if (run / PICTURE).exists():
@@ -82,9 +82,9 @@ def release(run: Path, corpus: Folder, output: Path, manifest_name: str = MANIFE
         if hashlib.sha256(data).hexdigest() != tokenizer.sha256:
             raise ReleaseError(f"{corpus.url}/{tokenizer.file}: not the tokenizer that the manifest lists")
         made.write(TOKENIZER, data)
-        made.write(DECONTAMINATION, _json(manifest.content.decontamination))
+        made.write_json(DECONTAMINATION, manifest.content.decontamination)
         for path, score in told:
-            made.write(f"{SCORES}/{path.name}", _json(score))
+            made.write_json(f"{SCORES}/{path.name}", score)
         written = card(manifest, _without_paths(config), facts, result, {path.name: score for path, score in told})
         made.write(CARD, written.encode())
         names = [name for name in made.names() if name != SUMS]
@@ -219,7 +219,7 @@ def _write_weights(made: Folder, checkpoint: Path, record: dict[str, Any]) -> No
                 found["optimiser"] = {}
             elif isinstance(found.get("config"), dict):
                 found["config"] = _without_paths(found["config"])
-            written = made.write(name, _json(found))
+            written = made.write_json(name, found)
         elif name.endswith(".safetensors"):
             with _opened(checkpoint / name) as source, made.writer(name) as out:
                 shutil.copyfileobj(source, out, 1 << 20)
@@ -229,7 +229,7 @@ def _write_weights(made: Folder, checkpoint: Path, record: dict[str, Any]) -> No
         else:
             raise ReleaseError(f"{checkpoint / name} is no file that a trainer writes")
         files[name] = {"bytes": written.size, "sha256": written.sha256}
-    made.write(RECORD, _json({**{key: record[key] for key in ("format", "step") if key in record}, "files": files}))
+    made.write_json(RECORD, {**{key: record[key] for key in ("format", "step") if key in record}, "files": files})
 
 
 def _listed_files(checkpoint: Path, record: dict[str, Any]) -> dict[str, str]:
@@ -339,7 +339,3 @@ def _digest(path: Path) -> str:
 
 def _line(value: Any) -> bytes:
     return (json.dumps(value, ensure_ascii=False) + "\n").encode()
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()

@@ -107,7 +107,7 @@ def sweep(config: TrainConfig, rates: Sequence[float], ranks: Ranks, progress: R
         except DivergedError as error:
             progress.note(str(error))
             if ranks.first:
-                Folder(str(cell.folder.absolute())).write(DIVERGED, _json({"diverged": str(error)}))
+                Folder(str(cell.folder.absolute())).write_json(DIVERGED, {"diverged": str(error)})
             continue
         if outcome.stopped_by is not None:
             return Swept([], outcome.stopped_by)
@@ -270,14 +270,10 @@ def _write(folder: Path, config: TrainConfig, rates: Sequence[float], corpus: st
         "config": config.model_dump(mode="json", exclude={"manifest", "out", "cache"}),
         "rows": [asdict(row) for row in rows],
     }
-    out.write(RECORD, _json(record))
+    out.write_json(RECORD, record)
     if rows:
         text = io.StringIO()
         table = csv.DictWriter(text, [field.name for field in fields(Row)], lineterminator="\n")
         table.writeheader()
         table.writerows(asdict(row) for row in rows)
         out.write(TABLE, text.getvalue().encode())
-
-
-def _json(value: Any) -> bytes:
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode()
