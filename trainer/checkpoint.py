@@ -635,6 +635,7 @@ def _write(folder: Path, files: dict[str, dict[str, Tensor]], texts: dict[str, s
     """Writes and syncs; gives the size and digest of each file."""
     for name, tensors in files.items():
         save_file(tensors, folder / name)
+        os.chmod(folder / name, 0o644)  # the library leaves files that only their owner can read
     for name, text in texts.items():
         (folder / name).write_text(text)
     written = {}

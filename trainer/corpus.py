@@ -26,6 +26,8 @@ from manifests.storage import Folder, StorageError, sha256_of
 Int64 = npt.NDArray[np.int64]
 
 CACHE_VARIABLE = "CORPUSMILL_CACHE"
+BUILT_AGAIN = "if the corpus was built again since, `corpusmill run` with the recipe of then gives that one back"
+"""What to do about a model whose corpus had another tokenizer: the same recipe over the same input gives the same bytes."""
 
 
 class CorpusError(Exception):

@@ -16,6 +16,7 @@ from torch import Tensor
 from manifests.storage import Folder
 from trainer.checkpoint import CheckpointError
 from trainer.configuration import ConfigurationError
+from trainer.corpus import BUILT_AGAIN
 from trainer.evaluation import Logits
 
 
@@ -80,7 +81,8 @@ def open_tokenizer(folder: Folder, file: str, sha256: str) -> Any:
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise CheckpointError(
-            f"{folder.url}/{file}: the model was trained with another tokenizer ({sha256[:12]}…, not {found[:12]}…)"
+            f"{folder.url}/{file}: the model was trained with another tokenizer ({sha256[:12]}…, not {found[:12]}…); "
+            f"{BUILT_AGAIN}"
         )
     try:
         return Tokenizer.from_str(data.decode())

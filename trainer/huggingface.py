@@ -24,7 +24,7 @@ from torch import Tensor
 from manifests.storage import TEMPORARY_PREFIX, Folder, sync_directory
 from trainer.checkpoint import CheckpointError
 from trainer.configuration import ConfigurationError
-from trainer.corpus import Corpus
+from trainer.corpus import BUILT_AGAIN, Corpus
 from trainer.model import GPT
 from trainer.presets import Architecture
 from trainer.scoring import Loaded
@@ -44,7 +44,7 @@ def export(loaded: Loaded, corpus: Corpus, output: Path, dtype: str = "bfloat16"
         raise ConfigurationError(f"{output} is there already; name a new folder")
     tokenizer = corpus.tokenizer
     if loaded.state.tokenizer_sha256 != tokenizer.sha256:
-        raise CheckpointError(f"{loaded.folder}: trained with another tokenizer than the corpus has")
+        raise CheckpointError(f"{loaded.folder}: trained with another tokenizer than the corpus has; {BUILT_AGAIN}")
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=output.parent))
     try:
@@ -52,6 +52,7 @@ def export(loaded: Loaded, corpus: Corpus, output: Path, dtype: str = "bfloat16"
         kind = getattr(torch, dtype)
         weights = {name: tensor.detach().to("cpu", kind).contiguous().clone() for name, tensor in tensors(loaded.model)}
         save_file(weights, temporary / WEIGHTS, metadata={"format": "pt"})
+        os.chmod(temporary / WEIGHTS, 0o644)  # the library leaves a file that only its owner can read
         bos = next((name for name, number in tokenizer.special_tokens.items() if number == tokenizer.bos_id), None)
         made.write(CONFIG, _json(config_of(loaded.model.architecture, loaded.config.row_tokens, tokenizer.bos_id, dtype)))
         made.write("generation_config.json", _json({"bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.bos_id}))

@@ -12,7 +12,7 @@ from manifests.storage import is_remote
 from manifests.trained_on import LEDGER, LedgerError
 from trainer import checkpoint
 from trainer.configuration import ConfigurationError, TrainConfig
-from trainer.corpus import Corpus
+from trainer.corpus import BUILT_AGAIN, Corpus
 from trainer.loader import Loader
 from trainer.presets import Architecture
 from trainer.ranks import Ranks, RanksError
@@ -70,7 +70,7 @@ def refuse_another_run(
     """ConfigurationError, CheckpointError or LedgerError where a checkpoint is not one that the run in `folder` with these
     options, on this corpus, can have come to; says which of them is another."""
     if state.tokenizer_sha256 != corpus.tokenizer.sha256:
-        raise checkpoint.CheckpointError(f"{found}: trained with another tokenizer than the corpus has")
+        raise checkpoint.CheckpointError(f"{found}: trained with another tokenizer than the corpus has; {BUILT_AGAIN}")
     shape, _ = saved_options(found, state)
     changed = config.differences(state.config)
     if changed:

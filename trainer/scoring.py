@@ -13,7 +13,7 @@ from torch import Tensor
 
 from trainer import checkpoint
 from trainer.configuration import TrainConfig
-from trainer.corpus import Corpus
+from trainer.corpus import BUILT_AGAIN, Corpus
 from trainer.evaluation import Logits, Score, Scored, evaluate_documents
 from trainer.model import GPT
 from trainer.presets import Architecture
@@ -52,7 +52,7 @@ def score_documents(
     if state.tokenizer_sha256 != corpus.tokenizer.sha256:
         raise checkpoint.CheckpointError(
             f"{folder}: trained with tokenizer {state.tokenizer_sha256[:12]}…, the corpus has {corpus.tokenizer.sha256[:12]}…; "
-            "its token ids mean other texts"
+            f"its token ids mean other texts; {BUILT_AGAIN}"
         )
     length = sequence_length or loaded.config.row_tokens
     chosen = usual_dtype(ranks.device.type) if dtype == "auto" else dtype

@@ -122,6 +122,11 @@ def test_a_damaged_checkpoint_asked_for_by_name_is_refused(tmp_path: Path) -> No
         checkpoint.resolve(folder)
 
 
+def test_what_is_saved_can_be_read_by_others_than_its_owner(tmp_path: Path) -> None:
+    modes = {file.name: file.stat().st_mode & 0o044 for file in save(tmp_path, 1).glob("*.safetensors")}
+    assert modes == {"model.safetensors": 0o044, "optimiser.safetensors": 0o044}
+
+
 def test_a_folder_that_is_neither_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="neither"):
         checkpoint.resolve(tmp_path)
