@@ -256,5 +256,5 @@ def _warnings(record: RunRecord, inside: int, budget: float, fitted: float) -> l
     if budget > 4 * fitted:
         found.append(f"{budget:,.0f} tokens are {budget / fitted:.1f} times those that were fitted: little is known that far out")
     if record.left_out:
-        found.append(f"{record.left_out:,} steps have no finite loss, and are left out")
+        found.append(f"{record.left_out:,} steps have no loss that a model can have, and are left out")
     return found

@@ -16,6 +16,8 @@ from trainer.presets import Architecture
 
 SETTLED_SHARE = 0.5
 """Speed is the median of the last half of the steps: the first ones compile, allocate and fill caches."""
+LARGEST_LOSS = 1e6
+"""Nats a token: the trainer ends a run long before. What is larger, or below 0, is no loss."""
 CONFIG, RUN, METRICS = "config.json", "run.json", "metrics.jsonl"
 
 
@@ -25,7 +27,7 @@ class RecordError(Exception):
 
 @dataclass(frozen=True)
 class RunRecord:
-    """`lines` are those of metrics.jsonl with a finite loss, by step; `left_out` had none."""
+    """`lines` are those of metrics.jsonl with a loss, a number from 0 to LARGEST_LOSS, by step; `left_out` had none."""
 
     folder: Path
     config: TrainConfig
@@ -56,7 +58,7 @@ class RunRecord:
             )
         except ValidationError as error:
             raise RecordError(f"{folder}: of another version: {error.errors()[0]['msg']}") from None
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise RecordError(f"{folder / RUN}: not what a run writes: {error}") from None
         if ranks < 1 or found.shards < 1:
             raise RecordError(f"{folder / RUN}: {ranks} ranks in {found.shards} shards are none")
@@ -88,7 +90,11 @@ def number(value: Any) -> float | None:
     """A finite number, or None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        found = float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return None
+    return found if math.isfinite(found) else None
 
 
 def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:
@@ -104,12 +110,14 @@ def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     for place, line in enumerate(text.split("\n")[:-1], 1):
         try:
             row = json.loads(line)
-            step, tokens, loss = int(row["step"]), row["tokens"], row["loss"]
+            step, tokens, loss = row["step"], row["tokens"], number(row["loss"])
+            if not isinstance(step, int):
+                raise ValueError("steps are whole numbers")
         except (ValueError, KeyError, TypeError, RecursionError):
             raise RecordError(f"{path}: line {place} is not a step of a run") from None
         if (before := kept[-1]["step"] if kept else 0) >= step:
             raise RecordError(f"{path}: line {place} is step {step}, after step {before}")
-        if number(loss) is None or (number(tokens) or 0) <= 0:
+        if loss is None or not 0 <= loss <= LARGEST_LOSS or (number(tokens) or 0) <= 0:
             left_out += 1
         else:
             kept.append(row)

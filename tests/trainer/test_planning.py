@@ -467,6 +467,9 @@ def test_a_run_on_a_cpu_has_a_speed_but_no_mfu(tmp_path: Path) -> None:
         ("config.json", '{"manifest": "m", "out": "o", "colour": 3}', "another version"),
         ("metrics.jsonl", "{}\n", "line 1 is not a step"),
         ("metrics.jsonl", '{"step": 2, "tokens": 1, "loss": 1}\n{"step": 2, "tokens": 1, "loss": 1}\n', "step 2, after step 2"),
+        ("metrics.jsonl", '{"step": 1e999, "tokens": 1, "loss": 1}\n', "line 1 is not a step"),
+        ("metrics.jsonl", '{"step": "1", "tokens": 1, "loss": 1}\n', "line 1 is not a step"),
+        ("run.json", '{"ranks": 1e999}', "not what a run writes"),
     ],
 )
 def test_a_damaged_run_is_named(tmp_path: Path, file: str, text: str, complaint: str) -> None:
@@ -478,9 +481,11 @@ def test_a_damaged_run_is_named(tmp_path: Path, file: str, text: str, complaint:
 
 def test_steps_without_a_loss_are_counted_and_left_out(tmp_path: Path) -> None:
     folder = _run_folder(tmp_path / "run")
-    (folder / "metrics.jsonl").write_text('{"step": 1, "tokens": 1, "loss": null}\n{"step": 2, "tokens": 2, "loss": 1.5}\n')
+    losses = ("null", "1.5", "NaN", "-3", "1e308", "1" + "0" * 400)
+    lines = [f'{{"step": {n}, "tokens": {n}, "loss": {loss}}}\n' for n, loss in enumerate(losses, 1)]
+    (folder / "metrics.jsonl").write_text("".join(lines) + f'{{"step": 7, "tokens": 1{"0" * 400}, "loss": 2}}\n')
     record = RunRecord.read(folder)
-    assert ([line["step"] for line in record.lines], record.left_out) == ([2], 1)
+    assert ([line["step"] for line in record.lines], record.left_out) == ([2], 6)
     assert record.tokens_per_second is None and record.memory is None
 
 
