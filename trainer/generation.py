@@ -69,7 +69,8 @@ def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
 
 
 def open_tokenizer(folder: Folder, file: str, sha256: str) -> Any:
-    """A `tokenizers.Tokenizer`, of the digest that the model was trained with. CheckpointError says what is wrong."""
+    """A `tokenizers.Tokenizer`, of the digest that the model was trained with, which encodes texts as the corpus was: whole, and
+    what spells a special token is text. CheckpointError says what is wrong."""
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -85,6 +86,10 @@ def open_tokenizer(folder: Folder, file: str, sha256: str) -> Any:
             f"{BUILT_AGAIN}"
         )
     try:
-        return Tokenizer.from_str(data.decode())
+        tokenizer = Tokenizer.from_str(data.decode())
     except Exception as error:  # the library raises nothing more special
         raise CheckpointError(f"{folder.url}/{file}: not a tokenizer: {error}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True
+    return tokenizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from itertools import pairwise
@@ -11,13 +12,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models
 from typer.testing import CliRunner
 
+from manifests.storage import Folder
 from tests.trainer.corpus_fixture import BOS, VOCABULARY, learnable_corpus
 from tests.trainer.test_generation import with_real_tokenizer
 from tests.trainer.test_loop import run
 from trainer.choices import Answer, ChoicesError, answer_all, compare, read_answers, summarise
 from trainer.commands import app
+from trainer.generation import open_tokenizer
 from trainer.intervals import paired, wilson
 from trainer.questions import OWN, Question, QuestionsError, read_questions
 
@@ -244,6 +248,19 @@ def test_an_id_that_stands_there_twice_is_refused(tmp_path: Path) -> None:
         read_questions(written(tmp_path / "q.jsonl", row, row))
 
 
+def test_a_question_that_spells_a_special_token_is_text_as_in_the_corpus(tmp_path: Path) -> None:
+    """And none of its prompt is cut off by what the tokenizer's file says of lengths."""
+    alphabet = {"<|bos|>": 0, "<unk>": 1, **{letter: 2 + n for n, letter in enumerate("<|>bos")}}
+    tokenizer = Tokenizer(models.BPE(alphabet, [], unk_token="<unk>"))
+    tokenizer.add_special_tokens(["<|bos|>"])
+    tokenizer.enable_truncation(3)
+    data = tokenizer.to_str().encode()
+    (tmp_path / "tokenizer.json").write_bytes(data)
+    opened = open_tokenizer(Folder(str(tmp_path)), "tokenizer.json", hashlib.sha256(data).hexdigest())
+    ids = opened.encode("bos<|bos|>", add_special_tokens=False).ids
+    assert ids == [alphabet[letter] for letter in "bos<|bos|>"]
+
+
 def test_the_command_scores_a_run_writes_its_answers_and_compares_two(tmp_path: Path) -> None:
     learnable_corpus(tmp_path / "corpus", train=400, held_out=5)
     manifest = with_real_tokenizer(tmp_path / "corpus")
@@ -270,6 +287,15 @@ def test_the_command_scores_a_run_writes_its_answers_and_compares_two(tmp_path: 
     assert told["against"]["sum"]["interval"][0] > 0 and told["against"]["sum"]["p"] < 0.01
     plain = CliRunner().invoke(app, [*ask_late, "--against", str(out)])
     assert "gained" in plain.stdout and "sum, even" in plain.stdout
+
+
+def test_a_corpus_that_is_not_where_the_run_says_can_be_named(tmp_path: Path) -> None:
+    gone = "the run says that its corpus lies there: --manifest names another place"
+    with pytest.raises(CorpusError, match=gone):
+        corpus_of(None, str(tmp_path / "corpus" / "manifest.json"))
+    with pytest.raises(ManifestError) as named:
+        corpus_of(str(tmp_path / "elsewhere"), str(tmp_path / "corpus"))
+    assert gone not in str(named.value)
 
 
 def test_the_command_names_what_is_wrong(tmp_path: Path) -> None:
