@@ -13,7 +13,7 @@ import typer
 
 from manifests.terminal import terminal, visible
 from trainer.exits import BAD_USAGE, FAILED, end, explain, need_torch, ranks_of
-from trainer.run_commands import CheckpointArgument, CorpusOption, DeviceOption, JsonOption, weights_of
+from trainer.run_commands import CheckpointArgument, CorpusOption, DeviceOption, JsonOption, corpus_of, weights_of
 from trainer.training_options import Cache, Device, HeldOut, Manifest, Precision
 
 if TYPE_CHECKING:
@@ -120,13 +120,12 @@ def _ask(
     checkpoint: Path, asked: list[Question], manifest: str | None, ranks: Ranks, dtype: str
 ) -> tuple[list[Answer], dict[str, Any]]:
     from trainer.choices import answer_all
-    from trainer.corpus import Corpus
     from trainer.generation import open_tokenizer
     from trainer.scoring import load_model, model_logits, usual_dtype
 
     path, beside = weights_of(checkpoint)
     loaded = load_model(path)
-    corpus = Corpus.open(manifest or beside or loaded.config.manifest)
+    corpus = corpus_of(manifest or beside, loaded.config.manifest)
     tokenizer = open_tokenizer(corpus.folder, corpus.tokenizer.file, loaded.state.tokenizer_sha256)
 
     def encode(text: str) -> list[int]:

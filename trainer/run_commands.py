@@ -14,6 +14,7 @@ from manifests.terminal import terminal, visible
 from trainer.exits import BAD_USAGE, FAILED, end, explain, need_torch
 
 if TYPE_CHECKING:
+    from trainer.corpus import Corpus
     from trainer.noise import Group
     from trainer.replay import Replayed
 
@@ -150,7 +151,6 @@ def generate(
     """Goes on with a text, until the model ends the document or the tokens are used up."""
     need_torch()
     from trainer import generation
-    from trainer.corpus import Corpus
     from trainer.ranks import Ranks
     from trainer.scoring import load_model, model_logits, usual_dtype
 
@@ -159,7 +159,7 @@ def generate(
         ranks = Ranks.join(device)
         path, beside = weights_of(checkpoint)
         loaded = load_model(path)
-        corpus = Corpus.open(manifest or beside or loaded.config.manifest)
+        corpus = corpus_of(manifest or beside, loaded.config.manifest)
         tokenizer = generation.open_tokenizer(corpus.folder, corpus.tokenizer.file, loaded.state.tokenizer_sha256)
         bos = corpus.tokenizer.bos_id
         asked = [bos, *tokenizer.encode(prompt, add_special_tokens=False).ids]
@@ -218,14 +218,13 @@ def export_huggingface(
     if dtype not in ("bfloat16", "float32"):
         end(BAD_USAGE, f"--dtype {dtype}: bfloat16 or float32")
     need_torch()
-    from trainer.corpus import Corpus
     from trainer.huggingface import export
     from trainer.scoring import load_model
 
     try:
         path, beside = weights_of(checkpoint)
         loaded = load_model(path)
-        names = export(loaded, Corpus.open(manifest or beside or loaded.config.manifest), output, dtype)
+        names = export(loaded, corpus_of(manifest or beside, loaded.config.manifest), output, dtype)
     except Exception as error:
         explain(error)
     for name in names:
@@ -239,6 +238,20 @@ def _corpus_of(run: Path) -> str:
     if found is None:
         end(FAILED, f"{run}: it does not say which corpus it was trained on; --manifest names one")
     return found
+
+
+def corpus_of(named: str | None, recorded: str) -> Corpus:
+    """The corpus that is named, or else the one where a run says that its own lies; CorpusError where that is gone."""
+    from manifests.manifest import ManifestError
+    from manifests.storage import StorageError
+    from trainer.corpus import Corpus, CorpusError
+
+    try:
+        return Corpus.open(named or recorded)
+    except (ManifestError, StorageError, OSError) as error:
+        if named:
+            raise
+        raise CorpusError(f"{error}; the run says that its corpus lies there: --manifest names another place") from None
 
 
 def weights_of(path: Path) -> tuple[Path, str | None]:

@@ -15,15 +15,18 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 from typer.testing import CliRunner
 
+from manifests.manifest import ManifestError
 from manifests.storage import Folder
 from tests.trainer.corpus_fixture import BOS, VOCABULARY, learnable_corpus
 from tests.trainer.test_generation import with_real_tokenizer
 from tests.trainer.test_loop import run
 from trainer.choices import Answer, ChoicesError, answer_all, compare, read_answers, summarise
 from trainer.commands import app
+from trainer.corpus import CorpusError
 from trainer.generation import open_tokenizer
 from trainer.intervals import paired, wilson
 from trainer.questions import OWN, Question, QuestionsError, read_questions
+from trainer.run_commands import corpus_of
 
 CPU = torch.device("cpu")
 TABLE = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(1))
