@@ -25,12 +25,14 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/run.stamp: requirements/pipeline.txt requirements/trainer.txt pyproject.toml | $(VENV)/bin/python
+	@echo 'installing what the pipeline and the trainer need into $(VENV): some minutes, and 2.2 GB'
 	$(PIP) --no-deps -r requirements/pipeline.txt
 	$(PIP) -r requirements/trainer.txt
 	$(PIP) --no-deps --config-settings editable_mode=compat --editable .
 	@touch $@
 
 $(VENV)/dev.stamp: requirements/dev.txt $(VENV)/run.stamp
+	@echo 'installing what the tests need'
 	$(PIP) -r requirements/dev.txt
 	@touch $@
 
