@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -100,6 +101,10 @@ class Logs:
         if not paths:
             self.connection.register(name, (schema or pa.schema([])).empty_table())
             return
+        for path in paths if self.corpus.local else ():
+            about = Path(self.corpus.path(path))
+            if about.exists() and not about.is_file():  # a pipe would be waited for
+                raise StorageError(f"{about} is not a regular file")
         # DuckDB takes these for a pattern of names.
         if self.corpus.local and not set("*?[") & set(self.corpus.root):
             listed = ", ".join("'" + self.corpus.path(path).replace("'", "''") + "'" for path in paths)

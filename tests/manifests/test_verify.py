@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from manifests import cross_checks, shard_checks, twin_checks
+from manifests import logs, shard_checks, twin_checks
+from manifests.logs import Logs
 from manifests.manifest import Manifest, ManifestError, digest
-from manifests.storage import Folder
+from manifests.storage import Folder, StorageError
 from manifests.verify import verify
 
 REMOVALS, DOCUMENTS = "logs/removals/books/00000.parquet", "logs/documents/books/00000.parquet"
@@ -300,6 +302,14 @@ def test_a_log_with_a_text_that_is_not_utf_8_is_named(corpus: Corpus, kind: str)
     assert named(corpus.without_receipts().findings(), f"{path}: not a Parquet file that can be read: ", "UTF8")
 
 
+def test_a_pipe_in_place_of_a_log_is_refused_and_not_waited_for(corpus: Corpus) -> None:
+    (corpus.folder / REMOVALS).unlink()
+    os.mkfifo(corpus.folder / REMOVALS)
+    with pytest.raises(StorageError, match=r"logs/removals/books/00000\.parquet is not a regular file"):
+        Logs(Folder(corpus.folder), Manifest.load(Folder(corpus.folder)))
+    assert named(corpus.findings(), REMOVALS, "is not a regular file")
+
+
 def swap(one: Path, other: Path) -> None:
     held = one.read_bytes()
     one.write_bytes(other.read_bytes())
@@ -352,13 +362,13 @@ def test_a_file_that_declares_more_rows_than_the_manifest_is_not_read(corpus: Co
     table = pq.read_table(corpus.folder / path)
     pq.write_table(pa.concat_tables([table] * 9), corpus.folder / path)
     corpus.reseal(path)
-    plain = shard_checks.read_parquet
+    plain = logs.read_parquet
 
     def watched(folder: Folder, name: str) -> pa.Table:
         read.append(name)
         return plain(folder, name)
 
-    for module in (cross_checks, shard_checks, twin_checks):
+    for module in (logs, shard_checks, twin_checks):
         monkeypatch.setattr(module, "read_parquet", watched)
     assert named(corpus.findings(), path, f"{9 * len(table)} rows, the manifest says {len(table)}")
     assert read and path not in read
