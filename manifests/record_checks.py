@@ -48,6 +48,8 @@ CHANGE_DEFAULTS = ("compat", "engine", "recall")
 """Options on which the defaults of others depend."""
 ENGINES = ("tokenizers", "tiktoken")
 ROUNDING = 1e-6
+COMPARING = frozenset({"exact_dedup", "line_dedup", "paragraph_dedup", "minhash", "split"})
+"""Stages that say under `deduplication` what they compared, whatever components there are."""
 CLOSE = 1e-4
 """Bands that would miss a pair so seldom have kept it together, unless something went wrong."""
 
@@ -71,6 +73,8 @@ def check_records(corpus: Folder, manifest: Manifest) -> Iterator[str]:
     yield from _check_deduplication(content)
     if content.split is not None:
         yield from _check_split(content, content.split)
+    elif any(record.stage == "split" for record in content.stages):
+        yield "split: the stage ran, and the manifest has no record of it"
     if content.tokenizer is not None:
         yield from _check_tokenizer(content, content.tokenizer)
     for usage in content.token_usage:
@@ -407,6 +411,10 @@ def _check_deduplication(content: Content) -> Iterator[str]:
     removed: dict[str, int] = defaultdict(int)
     for count in content.counts:
         removed[count.step.rpartition(".")[0]] += sum(count.removed.values())
+    told = {(one.get("step"), one.get("stage")) for one in content.deduplication}
+    for record in content.stages:
+        if record.stage in COMPARING and (record.step, record.stage) not in told:
+            yield f"deduplication, {record.stage} ({record.step}): the stage ran, and the manifest does not say what it compared"
     for one in content.deduplication:
         where = f"deduplication, {one.get('stage')} ({one.get('step')})"
         if (one.get("step"), one.get("stage")) not in ran:

@@ -101,6 +101,7 @@ def many_shards(folder: Path, components: int = 10) -> Manifest:
         recipe_sha256=digest(recipe),
         seed=0,
         components=records,
+        deduplication=[{"step": MINHASH.step, "stage": MINHASH.stage}],
         stages=[
             MINHASH,
             StageRecord(step="corpus.2.tokenizer", stage="tokenizer", version=1, options={"file": "bytes.json"}),

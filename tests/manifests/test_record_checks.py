@@ -160,6 +160,12 @@ CHANGES: dict[str, tuple[Callable[[Raw], Any], str]] = {
         lambda raw: raw["split"]["closest"].update(held_out_documents=99),
         "99 held-out documents were compared",
     ),
+    "no split": (lambda raw: raw.update(split=None), "split: the stage ran, and the manifest has no record of it"),
+    "no deduplication": (lambda raw: raw["deduplication"].clear(), "the manifest does not say what it compared"),
+    "a deduplication less": (
+        lambda raw: raw.update(deduplication=[one for one in raw["deduplication"] if one["stage"] != "minhash"]),
+        "deduplication, minhash (",
+    ),
     "more words than bytes": (lambda raw: raw["token_usage"][0].update(words=10**9), "1000000000 words in"),
 }
 
