@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from manifests.terminal import fail
+from manifests.wording import counted
 
 if TYPE_CHECKING:
     from manifests.logs import Logs
@@ -67,6 +68,6 @@ def no_document(corpus: str, manifest: Manifest, asked: str) -> NoReturn:
     if hash_ and bare in near:
         fail(f"{said}; {bare} has no document there; `audit why` with {bare} tells of its first ones")
     if near:
-        more = f", and of {len(near) - 1:,} other files" if len(near) > 1 else ""
+        more = f", and of {counted(len(near) - 1, 'other file')}" if len(near) > 1 else ""
         fail(f"{said}; an id is component/file#position, such as those of {near[0]}{more}")
     fail(f'{said}; `corpusmill audit sql {corpus} "select id, url from documents limit 5"` shows what documents are called')

@@ -410,7 +410,7 @@ def _check_usage(content: Content, component: str, usage: dict[str, list[int]]) 
             for at, number in enumerate((one.documents, one.bytes, one.tokens)):
                 stated[one.language][at] += number
     cut = any(record.stage == TAKEDOWN for record in content.stages)
-    for language in sorted(stated.keys() | (set() if cut or not content.token_usage else usage.keys())):
+    for language in sorted(stated.keys() | (set() if cut else usage.keys())):
         if stated[language] != usage[language]:
             found = f"{usage[language]} by its log, the manifest says {stated[language]}"
             yield f"component {component}, language {language}: documents, bytes and tokens are {found}"

@@ -4,7 +4,8 @@ A log shows a URL without credentials, parameters, query and fragment, and has `
 crawled. So the captures of a whole URL are found exactly, and so are those of URLs that are the same by RFC 3986, 6.2.2 and
 6.2.3: other capitals in scheme and host, other percent-encoding, dot segments, the port of the scheme, no path for `/`; and of
 the URL without its fragment, which no server sees. What only resembles the URL (as the logs show it, but with a query that they
-do not show; with another scheme, capitals in its path, or a slash at its end) is a near miss, and never passed off as the URL.
+do not show; with another scheme, with or without `www.`, with other capitals, escapes or a slash at the end of its path) is a
+near miss, and never passed off as the URL.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
@@ -27,6 +28,7 @@ RESEMBLING = "resembling_urls"
 FILES_IN_A_QUERY = 100
 """So many are compared with the statistics of each log, and most are not read."""
 AS_ID, AS_FILE, AS_URL, AS_SAME_URL, AS_NEAR = "id", "file", "URL", "same URL, normalised", "near miss"
+WWW = "www."
 DEFAULT_PORTS = {"http": "80", "https": "443", "ftp": "21"}
 BARE, HIDDEN = "without the query that was asked for", "with a query, parameters or credentials that the logs do not show"
 
@@ -245,12 +247,12 @@ class _Url:
 
     @property
     def loose(self) -> tuple[str, str]:
-        return self.authority, self.path.lower().rstrip("/")
+        return self.authority.removeprefix(WWW), unquote(self.path).lower().rstrip("/")
 
     @property
     def word(self) -> str:
         """What the path of any loosely same URL holds, in lower case, if that escapes nothing and has no dot segments."""
-        whole = self.loose[1]
+        whole = self.path.lower().rstrip("/")
         return whole if "%" not in whole else max(_WORD.findall(_ESCAPE.sub("/", whole)), key=len, default="")
 
     def tails(self) -> list[str]:
@@ -266,15 +268,15 @@ class _Url:
         differences = []
         if self.scheme != asked.scheme:
             differences.append("another scheme" if asked.scheme else "with its scheme")
-        if self.path != asked.path:
-            other = self.path.rstrip("/") != asked.path.rstrip("/")
-            differences.append(
-                "other capitals in its path"
-                if other
-                else "with a slash at its end"
-                if len(self.path) > len(asked.path)
-                else "without a slash at its end"
-            )
+        if self.authority != asked.authority:
+            differences.append(f"{'with' if self.authority.startswith(WWW) else 'without'} {WWW} before its host")
+        mine, theirs = self.path.rstrip("/"), asked.path.rstrip("/")
+        if unquote(mine) != unquote(theirs):
+            differences.append("other capitals in its path")
+        elif mine != theirs:
+            differences.append("other escapes in its path")
+        elif self.path != asked.path:
+            differences.append(f"{'with' if len(self.path) > len(asked.path) else 'without'} a slash at its end")
         return ", ".join(differences)
 
 

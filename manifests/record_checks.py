@@ -48,6 +48,8 @@ CHANGE_DEFAULTS = ("compat", "engine", "recall")
 """Options on which the defaults of others depend."""
 ENGINES = ("tokenizers", "tiktoken")
 ROUNDING = 1e-6
+SUMMARISING = frozenset({"gopher_quality", "language", "pre_check"})
+"""Stages of which the manifest has a summary, whatever they found."""
 COMPARING = frozenset({"exact_dedup", "line_dedup", "paragraph_dedup", "minhash", "split"})
 """Stages that say under `deduplication` what they compared, whatever components there are."""
 CLOSE = 1e-4
@@ -356,7 +358,7 @@ def _check_rules(where: str, record: StageRecord) -> Iterator[str]:
 
 
 def _check_summaries(content: Content) -> Iterator[str]:
-    """Each is of a stage that ran."""
+    """Each is of a stage that ran, and each stage that has one has it."""
     ran = {(owner, record.step, record.stage) for owner, record in _owned(content)}
     places = Counter[tuple[Any, Any, Any]]()
     for one in (*content.summaries, *content.decontamination):
@@ -367,6 +369,9 @@ def _check_summaries(content: Content) -> Iterator[str]:
             yield f"{where}: there is no such stage on record"
         elif places[place] > 1:
             yield f"{where}: stands there twice"
+    for owner, step, stage in sorted(ran - places.keys(), key=str):
+        if stage in SUMMARISING:
+            yield f"component {owner}, stage {stage} ({step}): the manifest has no summary of it"
 
 
 def _owned(content: Content) -> Iterator[tuple[str | None, StageRecord]]:
@@ -442,13 +447,15 @@ def _check_split(content: Content, split: SplitRecord) -> Iterator[str]:
     if not 0 <= sum(split.shares.values()) < 1:
         yield f"split: the shares {split.shares} leave nothing to train on"
     pair = split.closest
+    cut = content.dropped or any(record.stage == TAKEDOWN for record in content.stages)
+    held_out = sum(number for name, number in split.documents.items() if name != "train")
     if pair is None:
+        if held_out and options.get("check_sample") and not cut:
+            yield "split: held-out documents were compared with the others, and the manifest does not tell of the closest pair"
         return
     if (pair.pairs_at_threshold > 0) != (pair.held_out is not None and pair.jaccard >= split.threshold):
         told = f"{pair.pairs_at_threshold} pairs at the threshold {split.threshold}"
         yield f"split, closest: {told}, and the highest Jaccard is {pair.jaccard:.3f}"
-    cut = content.dropped or any(record.stage == TAKEDOWN for record in content.stages)
-    held_out = sum(number for name, number in split.documents.items() if name != "train")
     if not cut and pair.documents != sum(split.documents.values()):
         yield f"split, closest: {pair.documents} documents were compared, and there are {sum(split.documents.values())}"
     most = min(held_out, int(options.get("check_sample") or held_out))

@@ -17,14 +17,14 @@ import pyarrow.parquet as pq
 
 from manifests.cross_checks import LogChecks
 from manifests.encoding_checks import Encoding, EncodingError, check_setting
-from manifests.manifest import Content, Manifest
+from manifests.manifest import RECIPE, Content, Manifest
 from manifests.receipt_checks import check_receipts
 from manifests.record_checks import check_records
 from manifests.schemas import LOG_SCHEMAS, SHARD_INDEX, signals_schema
 from manifests.shard_checks import check_shard
 from manifests.signature import Signed
 from manifests.storage import Folder, StorageError, sha256_of
-from manifests.stray_files import check_strays
+from manifests.stray_files import check_links, check_strays
 from manifests.tokenizer_file import TokenizerFile, TokenizerFileError
 from manifests.twin_checks import check_twins
 
@@ -38,6 +38,7 @@ def verify(corpus: Folder, manifest: Manifest, texts: bool = False) -> Iterator[
         for finding in _check_file(corpus, path, sha256, size):
             damaged.add(path)
             yield finding
+    yield from check_links(corpus, {path for path, _, _ in listed_files(content)} | {RECIPE})
     yield from _check_conservation(content)
     yield from check_receipts(corpus, manifest)
     yield from check_records(corpus, manifest)

@@ -9,7 +9,7 @@ import typer
 from manifests.audit.answers import CsvOption, JsonOption, give, show
 from manifests.corpus_argument import CorpusArgument, logs_of, no_document
 from manifests.terminal import fail, visible
-from manifests.wording import counted
+from manifests.wording import ABSENT, counted
 
 if TYPE_CHECKING:
     from manifests.audit.training import Consumed
@@ -74,7 +74,10 @@ def _runs(logs: Logs, runs: list[str], documents: list[dict[str, Any]]) -> list[
 def domain(
     corpus: CorpusArgument,
     name: Annotated[
-        str, typer.Argument(help="a registered domain such as example.org, or a host such as blog.example.org (or a URL of it)")
+        str,
+        typer.Argument(
+            help=f"a registered domain such as example.org, or a host such as blog.example.org (or a URL of it); {ABSENT}: none"
+        ),
     ],
     examples: Annotated[int, typer.Option(min=0, help="documents that are listed, removed ones first")] = 10,
     as_json: JsonOption = False,
@@ -83,11 +86,11 @@ def domain(
     """Show what became of a domain, or of one host of it: documents, tokens, and what removed the others."""
     from manifests.audit.domains import ask_domain, host_within, normal_domain
 
-    wanted = normal_domain(name)
-    if wanted is None:
+    wanted = normal_domain(name) if name != ABSENT else None
+    if wanted is None and name != ABSENT:
         raise typer.BadParameter(f"{name!r} is no domain", param_hint="name")
     with logs_of(corpus, "removals", "documents") as logs:
-        answer = ask_domain(logs, wanted, examples, host_within(name))
+        answer = ask_domain(logs, wanted, examples, host_within(name) if wanted else None)
     beside = f"{counted(answer.others, 'document')} came from other hosts of {wanted}" if answer.others else ""
     if not answer.documents:
         fail(f"no document of {corpus} came from {answer.name}" + (f"; {beside}" if beside else ""))

@@ -9,17 +9,20 @@ import pyarrow as pa
 
 from manifests.domains import domain_of, host_of, parents_of
 from manifests.logs import Logs
+from manifests.wording import ABSENT
 
 EXAMPLES = 10
+WITHIN = "domain = $1"
 
 
 @dataclass(frozen=True)
 class DomainAnswer:
-    """domain: the registered one. host: the part of it that was asked for with all that is below, None: all of it. documents:
-    that came in; kept: of these; tokens: in shards. by: rows of component, language, removed_by (None: kept), rule, documents.
+    """domain: the registered one, None: no domain. host: the part of it that was asked for with all that is below, None: all of
+    it. documents: that came in; kept: of these; tokens: in shards. by: rows of component, language, removed_by (None: kept),
+    rule, documents.
     examples: documents, removed ones first. others: documents of the domain's other hosts."""
 
-    domain: str
+    domain: str | None
     host: str | None
     documents: int
     kept: int
@@ -31,7 +34,7 @@ class DomainAnswer:
     @property
     def name(self) -> str:
         """What the figures are about."""
-        return self.host or self.domain
+        return self.host or self.domain or ABSENT
 
 
 def normal_domain(asked: str) -> str | None:
@@ -48,13 +51,15 @@ def host_within(asked: str) -> str | None:
     return None if host in (domain, f"www.{domain}") else host
 
 
-def ask_domain(logs: Logs, domain: str, examples: int = EXAMPLES, host: str | None = None) -> DomainAnswer:
-    """All documents of `domain` (as `normal_domain` gives it), or of a `host` within it and those below; needs the views
-    `removals` and `documents`."""
+def ask_domain(logs: Logs, domain: str | None, examples: int = EXAMPLES, host: str | None = None) -> DomainAnswer:
+    """All documents of `domain` (as `normal_domain` gives it), or of a `host` within it and those below; of None, those whose
+    URL has no domain, or that have no URL. Needs the views `removals` and `documents`."""
     urls = [] if host is None else logs.sql("select url, count(*) as n from documents where domain = ? group by url", [domain])
     own = [row["url"] for row in urls if host in set(parents_of(host_of(row["url"]) or ""))]
     logs.connection.register("urls_of_host", pa.table({"url": pa.array(own, pa.string())}))
-    wanted = "domain = $1" if host is None else "domain = $1 and url in (select url from urls_of_host)"
+    wanted = WITHIN if domain is not None else "$1::varchar is null and domain is null"
+    if host is not None:
+        wanted += " and url in (select url from urls_of_host)"
     try:
         answer = _answer(logs, domain, host, examples, wanted)
     finally:
@@ -62,10 +67,11 @@ def ask_domain(logs: Logs, domain: str, examples: int = EXAMPLES, host: str | No
     return answer if host is None else replace(answer, others=sum(row["n"] for row in urls) - answer.documents)
 
 
-def _answer(logs: Logs, domain: str, host: str | None, examples: int, wanted: str) -> DomainAnswer:
+def _answer(logs: Logs, domain: str | None, host: str | None, examples: int, wanted: str) -> DomainAnswer:
+    theirs = wanted if host is None else WITHIN
     by = logs.sql(
         f"with mine as (select component, file, position, language, removed_by, tokens from documents where {wanted}), "
-        "gone as (select component, file, position, rule from removals where domain = $1) "
+        f"gone as (select component, file, position, rule from removals where {theirs}) "
         "select component, language, removed_by, rule, count(*) as documents, coalesce(sum(tokens), 0)::bigint as tokens "
         "from mine left join gone using (component, file, position) group by all "
         "order by documents desc, component, language, removed_by, rule",
@@ -74,7 +80,7 @@ def _answer(logs: Logs, domain: str, host: str | None, examples: int, wanted: st
     found = logs.sql(
         "with mine as (select id, url, date, language, removed_by, tokens, component, file, position "
         f"from documents where {wanted} order by removed_by is null, component, file, position limit $2), "
-        "gone as (select component, file, position, rule, value, threshold from removals where domain = $1) "
+        f"gone as (select component, file, position, rule, value, threshold from removals where {theirs}) "
         "select mine.* exclude (component, file, position), rule, value, threshold "
         "from mine left join gone using (component, file, position) order by removed_by is null, mine.component, file, position",
         [domain, examples],

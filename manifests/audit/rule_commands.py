@@ -202,7 +202,7 @@ def _show_what_if(answer: WhatIf, moved: list[dict[str, Any]]) -> None:
         )
     typer.echo(
         f"upper bound: {counted(answer.most_kept, 'document')} more in the corpus, {answer.freed_copies:,} of them removed "
-        "because of others, of which one would go"
+        "as copies or neighbours of a document that would go"
     )
     back = f"; and {counted(answer.expected_copies, 'copy', 'copies')} back of what goes" if answer.expected_copies else ""
     typer.echo(

@@ -149,7 +149,8 @@ def take_down(
         asked = list(dict.fromkeys(one.asked for one in what.near_misses))
         raise ManifestError(
             f"no document has exactly the URL {asked[0]}{f' ({len(asked) - 1:,} more such)' if asked[1:] else ''}, and "
-            f"{what.near_misses[0].url} resembles it: name the ids that are meant in its place, or leave it out"
+            f"{what.near_misses[0].url}, {what.near_misses[0].why}, resembles it: name the ids that are meant in its place, "
+            "or leave it out"
         )
     if not what.taken:
         raise ManifestError("nothing that is in the corpus is selected: there is nothing to take down")

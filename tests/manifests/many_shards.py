@@ -23,6 +23,7 @@ from manifests.manifest import (
     StageCount,
     StageRecord,
     TokenizerRecord,
+    TokenUsage,
     digest,
 )
 from manifests.schemas import DOCUMENT_LOG, EDITS, REMOVALS, SHARD_INDEX, empty_rows
@@ -108,6 +109,18 @@ def many_shards(folder: Path, components: int = 10) -> Manifest:
             StageRecord(step="corpus.3.shards", stage="shards", version=1, options={}),
         ],
         counts=counts,
+        token_usage=[
+            TokenUsage(
+                component=name,
+                language="und",
+                unspaced=False,
+                documents=one.documents_kept,
+                bytes=BYTES * one.documents_kept,
+                words=one.documents_kept,
+                tokens=(TOKENS - 1) * one.documents_kept,
+            )
+            for name, one in records.items()
+        ],
         tokenizer=TokenizerRecord(
             sha256=tokenizer.sha256, vocabulary=VOCABULARY, dtype="uint16", bos_id=0, special_tokens={"<|bos|>": 0}
         ),

@@ -111,6 +111,11 @@ def test_a_domain_is_found_by_host_and_by_url_and_told_in_full(finished: Path) -
         assert found["by"][0]["rule"] == "url_filter.domain"
     assert "came from nowhere.example" in call("domain", finished, "nowhere.example", code=1).stderr
     assert "is no domain" in call("domain", finished, "a b'; drop view documents; --", code=2).output
+    without = [row for row in logged(finished, "documents") if row["domain"] is None]
+    found = answer("domain", finished, "none")
+    assert (found["domain"], found["documents"]) == (None, len(without))
+    assert found["kept"] == sum(row["removed_by"] is None for row in without) > 0
+    assert {one["id"] for one in found["examples"]} <= {row["id"] for row in without}
 
 
 def test_ids_that_look_like_numbers_stay_words(tmp_path: Path) -> None:

@@ -219,6 +219,11 @@ def test_one_count_more_is_found_wherever_it_stands_in_the_manifest(corpus: Corp
     assert corpus.findings() == []
 
 
+def test_figures_of_languages_that_are_left_out_are_missed(corpus: Corpus) -> None:
+    corpus.content["token_usage"].clear()
+    assert any("documents, bytes and tokens are" in one for one in corpus.findings())
+
+
 def other_tokenizer(corpus: Corpus, change: Callable[[dict[str, Any]], Any]) -> None:
     path = corpus.folder / "tokenizer.json"
     raw = json.loads(path.read_text())

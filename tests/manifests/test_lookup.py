@@ -35,6 +35,7 @@ URLS = [
     "http://example.com/docs/",
     "http://bücher.example/~ada",
     "urn:isbn:12",
+    "http://www.gone-shop.co.uk/it's/page",
 ]
 
 
@@ -113,6 +114,10 @@ def test_near_misses_say_what_differs_and_how_many_documents_there_are(logs: Log
     assert near("http://example.com/DOCS") == {("http://example.com/docs/", 1, "other capitals in its path")}
     assert near("http://example.com/list?id=1") == {("http://example.com/list", 1, HIDDEN)}
     assert near("http://jane:secret@example.com/private") == set()
+    assert near("http://www.example.com/docs/") == {("http://example.com/docs/", 1, "without www. before its host")}
+    shop, host = "http://www.gone-shop.co.uk/it's/page", "with www. before its host"
+    assert near("http://gone-shop.co.uk/it's/page") == {(shop, 1, host)}
+    assert near("https://gone-shop.co.uk/it%27s/page") == {(shop, 1, f"another scheme, {host}, other escapes in its path")}
 
 
 def test_many_urls_at_once_find_what_each_finds_alone(logs: Logs) -> None:
@@ -152,7 +157,7 @@ def test_a_takedown_takes_the_same_url_and_never_passes_over_what_resembles_it(c
     close = affected(logs, Selection(documents=(printed, "docs/a.jsonl#5")))
     assert [row["position"] for row in close.taken] == [5] and close.unknown == []
     assert [(one.asked, one.url, one.documents, one.why) for one in close.near_misses] == [(printed, printed, 2, HIDDEN)]
-    with pytest.raises(ManifestError, match=f"no document has exactly the URL {printed}, and {printed} resembles it"):
+    with pytest.raises(ManifestError, match=f"no document has exactly the URL {printed}, and {printed}, {HIDDEN}, resembles it"):
         take_down(*open_corpus(str(crawled)), close, str(tmp_path / "without"), "order", "me")
     assert not (tmp_path / "without").exists()
     shown = call("takedown", crawled, "--ids", "-", given=f"{printed}\n")

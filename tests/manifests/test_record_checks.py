@@ -161,6 +161,9 @@ CHANGES: dict[str, tuple[Callable[[Raw], Any], str]] = {
         "99 held-out documents were compared",
     ),
     "no split": (lambda raw: raw.update(split=None), "split: the stage ran, and the manifest has no record of it"),
+    "no closest pair": (lambda raw: raw["split"].update(closest=None), "the manifest does not tell of the closest pair"),
+    "no summaries": (lambda raw: raw["summaries"].clear(), "the manifest has no summary of it"),
+    "a summary less": (lambda raw: raw["summaries"].pop(), "the manifest has no summary of it"),
     "no deduplication": (lambda raw: raw["deduplication"].clear(), "the manifest does not say what it compared"),
     "a deduplication less": (
         lambda raw: raw.update(deduplication=[one for one in raw["deduplication"] if one["stage"] != "minhash"]),

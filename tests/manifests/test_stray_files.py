@@ -36,6 +36,21 @@ def test_a_file_that_no_manifest_lists_is_named(copied: Path, source: str, stray
     assert list(verify(*open_corpus(str(copied)))) == [f"{stray}: lies there, and no manifest in the folder lists it"]
 
 
+@pytest.mark.parametrize(
+    "name", ["logs/removals/books/00000.parquet", "tokens/books/train/00000.bin", "tokens/books", "recipe.yaml"]
+)
+def test_a_link_in_place_of_a_file_or_folder_is_named(copied: Path, tmp_path: Path, name: str) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (copied / name).rename(elsewhere)
+    (copied / name).symlink_to(elsewhere)
+    assert list(verify(*open_corpus(str(copied)))) == [f"{name}: is a symbolic link, and what it leads to is not in the corpus"]
+
+
+def test_a_corpus_may_be_reached_over_a_link(copied: Path, tmp_path: Path) -> None:
+    (tmp_path / "here").symlink_to(copied)
+    assert list(verify(*open_corpus(str(tmp_path / "here")))) == []
+
+
 def test_files_of_a_takedown_beside_the_old_manifest_are_no_strays_of_either(copied: Path) -> None:
     """Until one of the two manifests is deleted: then what it alone had is left over, and named."""
     where = beside(copied, "without.json")
