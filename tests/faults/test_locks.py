@@ -189,6 +189,7 @@ def test_of_two_finishers_the_one_that_holds_the_lock_writes_the_manifest(
     assert folder.read(MANIFEST) == theirs[0]
 
 
+@pytest.mark.slow
 def test_a_run_that_holds_the_lock_replaces_the_manifest_of_one_that_lost_it(
     store: FaultyStore, recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

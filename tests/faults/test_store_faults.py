@@ -33,7 +33,7 @@ def recipe_from(folder: Folder, tmp_path: Path) -> Recipe:
 
 @pytest.mark.parametrize(
     "kind",
-    [kind if kind in ("cut-upload", "cut-answer") else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
+    [kind if kind == "cut-upload" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
 )
 def test_a_store_that_fails_now_and_then_gives_the_same_corpus(store: FaultyStore, tmp_path: Path, kind: Kind) -> None:
     recipe = recipe_from(Folder(store.folder()), tmp_path)

@@ -218,6 +218,7 @@ def test_files_read_and_written_do_not_grow_with_the_shards(thousand: Path) -> N
     assert Counted.told() == ({"manifest.json": 1, "less.json": 1}, set())
 
 
+@pytest.mark.slow
 def test_a_corpus_of_a_thousand_shards_is_whole_after_a_drop(thousand: Path, tmp_path: Path) -> None:
     shutil.copytree(thousand, tmp_path / "corpus")
     run("drop", str(tmp_path / "corpus"), "c3", "c4", "--output", "less.json")

@@ -219,6 +219,7 @@ def test_a_signature_is_replaced_only_when_that_is_asked(signed: Path, keys: Key
     assert told(signed, "--public-key", other.public)["whole"]
 
 
+@pytest.mark.slow
 def test_a_takedown_has_no_signature_of_the_corpus_before(signed: Path, keys: Keys, tmp_path: Path) -> None:
     for output, corpus in ((tmp_path / "without", tmp_path / "without"), ("second.json", signed / "second.json")):
         call("audit", "takedown", signed, "--domain", "site0.example", "--output", output, "--reason", "asked for")

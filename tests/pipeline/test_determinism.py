@@ -45,6 +45,7 @@ def reference(finished: Path) -> dict[str, str]:
     return published(finished)
 
 
+@pytest.mark.slow
 def test_grouped_files_and_many_partitions_give_the_same_bytes(
     crawl: Crawl, reference: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +70,7 @@ def test_files_that_came_in_another_order_and_row_groups_read_apart_give_the_sam
     assert published(tmp_path / "corpus") == reference
 
 
+@pytest.mark.slow
 def test_logs_that_are_cut_into_several_files_do_not_depend_on_parts(
     crawl: Crawl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,6 +178,7 @@ def events(folder: Folder) -> list[dict[str, Any]]:
     return [json.loads(line) for name in logs for line in folder.read(name).splitlines()]
 
 
+@pytest.mark.slow
 def test_a_run_on_s3_is_watched_from_elsewhere_and_its_journal_is_whole(
     folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +228,7 @@ def test_a_run_on_s3_that_died_is_told_from_one_that_is_silent(
     assert look(folder).state == "none"
 
 
+@pytest.mark.slow
 def test_relays_and_old_journals_on_s3(folder: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes that a disk has, through relays whose lists and files lie on the store; and `clean` there."""
     monkeypatch.setattr("pipeline.steps.PARTITION_BYTES", 3000)
@@ -258,6 +260,7 @@ def test_a_second_run_is_refused_and_names_the_first(folder: Folder, tmp_path: P
     build(recipe, folder.url)
 
 
+@pytest.mark.slow
 def test_of_many_that_see_a_stale_lock_one_gets_it(store: str) -> None:
     for _ in range(5):
         url = f"{store}/{uuid.uuid4().hex}"

@@ -172,6 +172,7 @@ def test_a_corpus_has_the_same_bytes_with_and_without_relays(tmp_path: Path, mon
         assert row.get("component") == "more" or row.get("removed", row.get("boilerplate", row.get("spans", 1))), row
 
 
+@pytest.mark.slow
 def test_a_run_killed_among_its_relays_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = write_small(tmp_path, FILES, small_recipe(["repair"], [*CORPUS_WIDE[:1], CORPUS_WIDE[2]]))
     monkeypatch.setattr(steps, "PARTITION_BYTES", 8000)

@@ -103,6 +103,7 @@ def test_parts_without_documents_are_one_piece_of_work_and_all_done(tmp_path: Pa
     assert all(report.finished == report.parts for report in reports)
 
 
+@pytest.mark.slow
 def test_a_corpus_that_grows_keys_and_signs_its_new_parts_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though it is cut into more partitions than before."""
     monkeypatch.setattr("pipeline.steps.PARTITION_BYTES", 3000)

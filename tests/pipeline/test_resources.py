@@ -244,6 +244,7 @@ def test_ray_holds_nothing_after_a_run_and_few_parts_are_in_flight(one_worker: R
     assert done.manifest.digest == build(recipe, tmp_path / "here", ONE_FILE_A_PART).manifest.digest
 
 
+@pytest.mark.slow
 def test_gpus_that_this_machine_has_not_are_refused_and_not_waited_for(one_worker: RayExecutor, tmp_path: Path) -> None:
     recipe = write_small(tmp_path, {"a.jsonl": [{"text": "one"}]}, small_recipe(["repair"]))
     with pytest.raises(ResourceError, match=r"a part of docs\.1\.repair takes 500 GPUs, and this machine has \d+"):

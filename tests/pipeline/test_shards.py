@@ -99,7 +99,7 @@ def widened(tokenizer: str, entries: int) -> str:
 
 
 @pytest.mark.parametrize("engine", get_args(Engine))
-@pytest.mark.parametrize(("entries", "dtype"), [(65_536, "uint16"), (65_537, "uint32")])
+@pytest.mark.parametrize(("entries", "dtype"), [pytest.param(65_536, "uint16", marks=pytest.mark.slow), (65_537, "uint32")])
 def test_the_largest_id_of_a_boundary_vocabulary_comes_back(
     tokenizer: str, entries: int, dtype: str, engine: Engine, tmp_path: Path
 ) -> None:

@@ -144,6 +144,7 @@ def test_status_of_a_failed_run_says_which_parts_why_what_was_removed_and_how_to
     assert (progress(tmp_path / "corpus")["documents_in"], progress(tmp_path / "corpus")["documents_removed"]) == (12, 3)
 
 
+@pytest.mark.slow
 def test_status_of_a_killed_run_says_that_it_is_dead(small: Recipe, tmp_path: Path) -> None:
     for attempt in range(5):  # a run may end before the signal reaches it
         corpus = tmp_path / f"corpus{attempt}"

@@ -62,6 +62,7 @@ def test_removed_texts_are_read_back_from_a_source_elsewhere(remote: str, crawl:
     assert told["text"].count("{") == len(told["marks"]) == 1
 
 
+@pytest.mark.slow
 def test_a_corpus_is_signed_where_it_lies(remote: str, tmp_path: Path) -> None:
     minisign = pytest.importorskip("minisign", reason="py-minisign is not installed")
     pair = minisign.KeyPair.generate()

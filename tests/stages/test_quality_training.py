@@ -65,6 +65,7 @@ def test_texts_it_never_saw_are_told_apart(trained: Path) -> None:
     assert card(trained)["held_out"]["auc"] == 1.0
 
 
+@pytest.mark.slow
 def test_the_same_texts_give_the_same_bytes_in_another_process_from_other_files_in_another_order(
     classes: tuple[Path, Path], trained: Path, tmp_path: Path
 ) -> None:

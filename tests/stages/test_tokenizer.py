@@ -311,6 +311,7 @@ def test_what_is_no_tokenizer_is_refused() -> None:
         Encoder("{}")
 
 
+@pytest.mark.slow
 def test_ids_need_four_bytes_from_65537_entries_on(trained: str) -> None:
     for entries, dtype in [(65_536, "<u2"), (65_537, "<u4")]:
         tokenizer = Tokenizer.from_str(trained)

@@ -198,6 +198,7 @@ def test_an_average_is_scored_sampled_exported_and_begun_with_but_not_resumed(ma
         checkpoint.load_optimiser(out, loaded.model, build_adamw(loaded.model, 1e-3, 0.1))
 
 
+@pytest.mark.slow
 def test_checkpoints_of_another_run_are_refused_by_name(manifest: Path, run: Path, tmp_path: Path) -> None:
     mixed = tmp_path / "mixed"
     for name, changes in (("seed", {"seed": 5}), ("model", {"model": {**TINY, "hidden": 24}}), ("corpus", {})):

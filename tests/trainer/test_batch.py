@@ -172,6 +172,7 @@ def test_a_replay_begins_at_the_nearest_checkpoint_and_shows_what_was_asked_for(
     assert code == 0 and out.count("the same") == 2
 
 
+@pytest.mark.slow
 def test_a_replay_of_a_run_on_the_clock_has_the_rates_of_then(manifest: Path, tmp_path: Path) -> None:
     run(manifest, tmp_path / "run", steps=None, seconds=1.0, checkpoint_every=3, keep=999, evaluate=False)
     last = max(recorded(tmp_path / "run"))

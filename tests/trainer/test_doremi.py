@@ -178,6 +178,7 @@ def doremi_command(manifest: Path, out: Path, *extra: str, torchrun: int) -> lis
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_mixture_is_planned_with_and_trained_on(manifest: Path, tmp_path: Path) -> None:
     out = tmp_path / "learned"
     small = [*SHAPE, "--preset", "tiny", "--sequence-length", "32", "--batch-tokens", "512", "--device", "cpu", "--steps", "8"]

@@ -343,6 +343,7 @@ def begin_in(ranks: Ranks, manifest: str, folder: str) -> None:
     (Path(folder) / f"{ranks.rank}.txt").write_text(str(refused.value))
 
 
+@pytest.mark.slow
 def test_ranks_that_would_begin_at_different_steps_are_told_apart_before_the_first(manifest: Path, tmp_path: Path) -> None:
     """Two machines without a shared folder: the first has the checkpoint, the second begins afresh."""
     run(manifest, tmp_path / "0", steps=2)

@@ -44,6 +44,7 @@ def same_course(one: Path, other: Path) -> None:
     assert [row["grad_norm"] for row in rows(one)] == pytest.approx([row["grad_norm"] for row in rows(other)], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_two_shards_train_like_one_process(manifest: Path, tmp_path: Path) -> None:
     train_in(1, manifest, tmp_path / "alone", steps=4)
     train_in(2, manifest, tmp_path / "run", steps=4, parallel="fsdp")

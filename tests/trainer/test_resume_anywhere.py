@@ -30,7 +30,7 @@ from trainer.steps import Steps
 ALONE = Ranks(0, 1, 0, torch.device("cpu"))
 SHAPE = {"layers": 1, "width": 16, "heads": 4, "kv_heads": 2, "hidden": 16}
 TOLERANCE = 2e-5
-QUICK, WIDE = 2, 40
+QUICK, WIDE = 1, 40
 
 
 @dataclass(frozen=True)
@@ -231,6 +231,7 @@ def test_a_run_that_was_rewound_and_stopped_comes_to_the_same_end(manifest: Path
     consumed_as_planned(tmp_path / "broken", skipping)
 
 
+@pytest.mark.slow
 def test_rows_of_a_run_that_was_told_to_go_on_are_those_of_a_longer_one(manifest: Path, tmp_path: Path) -> None:
     """A budget may grow where nothing goes by shares of it: the same rows, one epoch after the other."""
     chosen = {**drawn(np.random.default_rng(3), manifest), "steps": 6}

@@ -284,7 +284,7 @@ def test_a_model_with_every_option_is_scored_beyond_its_window(manifest: Path, t
 @pytest.mark.parametrize(
     ("world", "changes"),
     [
-        (2, {"parallel": "fsdp"}),
+        pytest.param(2, {"parallel": "fsdp"}, marks=pytest.mark.slow),
         pytest.param(2, {"parallel": "ddp"}, marks=pytest.mark.slow),
         pytest.param(4, {"parallel": "hsdp", "recompute": "full"}, marks=pytest.mark.slow),
         pytest.param(4, {"parallel": "fsdp", "accumulate": "sharded", "attention": "sdpa"}, marks=pytest.mark.slow),

@@ -112,6 +112,7 @@ def test_the_norm_of_queries_and_keys_bounds_the_attention_logits(done: tuple[Pa
     assert largest["bare"] > 1e6 and largest["qk-norm"] < largest["bare"] / 1e3
 
 
+@pytest.mark.slow
 def test_a_cell_that_was_trained_is_not_trained_again_and_one_that_was_not_is(
     manifest: Path, done: tuple[Path, list[Row]], tmp_path: Path
 ) -> None:

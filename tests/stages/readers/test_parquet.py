@@ -116,6 +116,7 @@ def test_trouble_of_the_machine_is_raised_though_arrow_raises_the_same_kind_for_
         archive.read(Failing(data), "parquet")
 
 
+@pytest.mark.slow
 def test_only_a_big_file_is_split_and_its_ranges_cover_every_row_group_once():
     reader_type = find_reader("parquet")
     reader = reader_type(reader_type.options_type())
