@@ -292,8 +292,8 @@ def test_nodes_that_join_are_used_and_parts_that_asked_for_more_than_they_have_a
     """The cluster shows its node, as three, only once parts wait that no node could be asked for."""
     monkeypatch.setattr("pipeline.execution.LOOK_SECONDS", 0.0)
     monkeypatch.setattr("pipeline.execution._answers", lambda _: True)
+    one_worker.start()  # with one processor; only then is it as if nobody had said how many there are
     monkeypatch.setattr(one_worker, "workers", None)
-    one_worker.start()
     plain, wait = one_worker.ray.nodes, one_worker.ray.wait
     looks: list[int] = []
     flying: list[int] = []
