@@ -20,7 +20,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO
 
 import fsspec
@@ -350,6 +350,19 @@ def sha256_of(file: BinaryIO) -> tuple[str, int]:
         digest.update(chunk)
         size += len(chunk)
     return digest.hexdigest(), size
+
+
+def json_object(path: Path, failure: type[Exception], absent: str) -> dict[str, Any]:
+    """The object in a JSON file of a run's folder; `failure` in one line where there is none, `absent` where there is no file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise failure(absent) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise failure(f"{path}: unreadable: {error}") from None
+    if not isinstance(found, dict):
+        raise failure(f"{path}: not what a run writes")
+    return found
 
 
 def is_remote(url: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from manifests.storage import json_object
 from trainer.document_scores import DocumentScores, DocumentScoresError
 from trainer.gate import Decision, GateError, GateFile, decide
 
@@ -50,13 +51,13 @@ def decide_again(run: Path) -> tuple[Decision, list[str]]:
     damaged, or not those that the run began with.
     """
     try:
-        record = Record.model_validate(_object(run / RECORD))
+        record = Record.model_validate(_of(run, RECORD))
     except ValidationError as error:
         raise GateError(f"{run / RECORD}: not what a run writes: {error.errors()[0]['msg']}") from None
     if record.gate is None:
         raise GateError(f"{run}: it was begun without a gate")
-    recorded = _object(run / RESULT).get("gate")
-    told = _inner(_object(run / FACTS).get("continued")).get("gate")
+    recorded = _of(run, RESULT).get("gate")
+    told = _inner(_of(run, FACTS).get("continued")).get("gate")
     if not isinstance(recorded, dict) or not isinstance(told, dict):
         raise GateError(f"{run}: the run has not ended with the decision of a gate")
     file = GateFile.of(record.gate.text, Path(record.gate.folder), str(run / RECORD))
@@ -105,13 +106,5 @@ def _inner(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise GateError(f"{path} is not there: no run with a gate that has ended") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise GateError(f"{path}: unreadable: {error}") from None
-    if not isinstance(found, dict):
-        raise GateError(f"{path}: not what a run writes")
-    return found
+def _of(run: Path, name: str) -> dict[str, Any]:
+    return json_object(run / name, GateError, f"{run / name} is not there: no run with a gate that has ended")

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from manifests.storage import json_object
 from trainer.configuration import TrainConfig
 from trainer.presets import Architecture
 
@@ -42,7 +43,9 @@ class RunRecord:
 
     @staticmethod
     def read(folder: Path) -> RunRecord:
-        config, run = _object(folder / CONFIG), _object(folder / RUN)
+        config, run = (
+            json_object(folder / name, RecordError, f"{folder / name} is not there: {folder} is no run") for name in (CONFIG, RUN)
+        )
         try:
             ranks = int(run["ranks"])
             found = RunRecord(
@@ -122,15 +125,3 @@ def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:
         else:
             kept.append(row)
     return kept, left_out
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RecordError(f"{path} is not there: {path.parent} is no run") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise RecordError(f"{path}: unreadable: {error}") from None
-    if not isinstance(found, dict):
-        raise RecordError(f"{path}: not what a run writes")
-    return found

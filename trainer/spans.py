@@ -2,9 +2,9 @@
 
 `Spans` says of each position where its run begins and, as a key, which query sees it last; both never fall along a row, so that
 a tile of queries needs one run of keys and a tile of keys one run of queries. `attend` computes it as Triton kernels in one pass
-over the keys (Dao et al. 2022, FlashAttention), whose runs begin at the very key where they are to: general block masks of 128 x
-128 compute, on documents of some hundred tokens, up to twice what is seen, in many short loops. Sums have a fixed order: the same
-input gives the same bits. FlexAttention with `trainer.model.block_mask` is the plain twin.
+over the keys (Dao et al. 2022, FlashAttention), whose runs begin at the very key where they are to, where block masks begin at a
+multiple of 128 and take blocks that are seen whole in a loop of their own. Sums have a fixed order: the same input gives the same
+bits. FlexAttention with `trainer.model.block_mask` is the plain twin.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ FORWARD = Tiling(64, 64, 4, 3)
 OF_QUERIES = Tiling(64, 64, 4, 2)
 OF_KEYS = Tiling(64, 64, 4, 2)
 """The fastest on an H200 of those that `python -m bench.gpu_parts tilings` tries, on documents of 450 to 670 seen keys a query:
-several small programs on a multiprocessor hide each other's beginnings and ends."""
+several small programs on a multiprocessor can hide each other's beginnings and ends."""
 EXACT = Tiling(32, 32, 4, 1)
 """For float32, whose products are not for the matrix units."""
 

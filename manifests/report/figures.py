@@ -12,7 +12,7 @@ from typing import Any
 from manifests.audit.costs import RuleCost, rule_costs
 from manifests.logs import Logs
 from manifests.manifest import Manifest
-from manifests.storage import Folder
+from manifests.storage import Folder, json_object
 from manifests.trained_on import LEDGER, LedgerError, TrainedOn
 
 SIZES = ((2, 2), (3, 3), (4, 4), (5, 5), (6, 10), (11, 20), (21, 50), (51, 100), (101, 1_000), (1_001, 10_000), (10_001, None))
@@ -97,9 +97,9 @@ def grouped_sizes(sizes: dict[int, int]) -> list[tuple[str, int]]:
 
 def run_figures(folder: Path, corpus: Folder, manifest: Manifest) -> RunFigures:
     """What a run's folder tells; RunError when it is none, or damaged. `manifest` is that of the corpus in question."""
-    facts = _json(folder / "run.json")
-    config = _json(folder / "config.json")
-    result = _json(folder / "result.json") if (folder / "result.json").exists() else {}
+    absent = f"{folder}: no training run: there is no"
+    facts, config = (json_object(folder / name, RunError, f"{absent} {name}") for name in ("run.json", "config.json"))
+    result = json_object(folder / "result.json", RunError, absent) if (folder / "result.json").exists() else {}
     rows = list(_metrics(folder / "metrics.jsonl"))
     epochs = result.get("epochs") or (rows[-1].get("epochs") if rows else None) or {}
     tokens = result.get("tokens") or (rows[-1].get("tokens") if rows else 0) or 0
@@ -128,18 +128,6 @@ def _passes(folder: Path, corpus: Folder, manifest: Manifest, same: bool) -> dic
 
 def _finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{path.parent}: no training run: there is no {path.name}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"{path}: unreadable: {error}") from None
-    if not isinstance(found, dict):
-        raise RunError(f"{path}: not what a training run writes")
-    return found
 
 
 def _metrics(path: Path) -> Iterable[dict[str, Any]]:

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from manifests.report.page import report
 from manifests.rules import RATIO, Rule, decide
 from manifests.storage import Folder
 from manifests.trained_on import TrainedOn
+from tests.html_page import Read
 from tests.manifests.training_run import finish_run, write_run
 from tests.pipeline.crawl import article, build, small_recipe, write_small
 from trainer.loader import Phase
@@ -57,26 +57,6 @@ def call(*arguments: str | Path) -> Result:
 @pytest.fixture(scope="module")
 def page(finished: Path) -> str:
     return report(*open_corpus(str(finished)))
-
-
-class Reader(HTMLParser):
-    """Tags in order, attributes by tag, and all text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
 
 
 # what it says
@@ -142,12 +122,12 @@ def test_the_page_of_the_same_corpus_is_the_same_in_another_process(page: str, f
 
 
 def test_what_a_recipe_does_not_check_is_said(page: str, finished: Path) -> None:
-    said = Reader(page).text
+    said = Read(page).text
     assert "too short to be looked for" in said
     assert "warcinfo" in said
     folder, manifest = open_corpus(str(finished))
     bare = manifest.content.model_copy(update={"decontamination": [], "split": None, "stages": []})
-    said = Reader(report(folder, Manifest.seal(bare, manifest.run))).text
+    said = Read(report(folder, Manifest.seal(bare, manifest.run))).text
     for sentence in ("No benchmark was looked for.", "Near-duplicates were not looked for.", "Nothing was held out."):
         assert sentence in said
 
@@ -168,7 +148,7 @@ def test_of_what_was_not_checked_limits_come_first_and_items_are_folded_away(pag
 def test_of_the_check_of_the_split_it_is_said_what_was_compared_with_what(page: str, manifest: Manifest) -> None:
     split = manifest.content.split
     assert split is not None and split.closest is not None
-    said = Reader(page).text
+    said = Read(page).text
     assert "of other splits:" not in said
     assert "was compared with every document of another split than its own" in said
     assert f"out of {split.closest.documents:,}:" in said
@@ -328,7 +308,7 @@ def test_a_sample_is_the_same_each_time_and_its_size_is_told(tmp_path: Path, man
     with signal_log(tmp_path, manifest, finished, values, [RULES["at least"]]) as logs:
         (all_of_them,) = distributions(logs)
         (some,), (again,) = distributions(logs, 2_000), distributions(logs, 2_000)
-        said = Reader(report(logs.corpus, logs.manifest, most=2_000)).text
+        said = Read(report(logs.corpus, logs.manifest, most=2_000)).text
     assert some == again
     assert all_of_them.documents == some.measured == 20_000
     assert 1_700 < some.documents < 2_300
@@ -370,7 +350,7 @@ def test_nothing_that_strangers_named_becomes_markup(copied: Path) -> None:
     content.decontamination[0]["benchmarks"][0]["benchmark"] = HOSTILE[1]
     content.decontamination[0]["benchmarks"][0]["unchecked"] = [HOSTILE[0]]
     page = report(folder, Manifest.seal(content, {}))
-    read = Reader(page)
+    read = Read(page)
     assert {tag for tag, _ in read.tags} <= set(
         "html head meta title link style body header main footer section nav h1 h2 h3 h4 p small code a dl div dt dd ol ul li "
         "span svg rect polygon line path circle text desc details summary table thead tbody tr th td wbr".split()
@@ -394,7 +374,7 @@ def test_an_element_escapes_all_that_is_put_into_it() -> None:
 
 
 def test_the_policy_lets_nothing_be_loaded_or_run(page: str) -> None:
-    policy = next(one["content"] for tag, one in Reader(page).tags if one.get("http-equiv") == "Content-Security-Policy")
+    policy = next(one["content"] for tag, one in Read(page).tags if one.get("http-equiv") == "Content-Security-Policy")
     assert policy is not None and policy.startswith("default-src 'none'; style-src 'sha256-")
     assert "unsafe" not in policy and "http" not in policy
 
@@ -480,13 +460,13 @@ def test_runs_show_their_epochs_loss_and_score(finished: Path, manifest: Manifes
         '{"tokens": 300, "epochs": {"books": 2.5}, "score": {"val_bpb": 1.5, "split": "validation"}}'
     )
     page = report(*open_corpus(str(finished)), [run])
-    said = Reader(page).text
+    said = Read(page).text
     for words in ("300 tokens", "1,234,567 parameters", "1.5000 bits per byte", "2.50 epochs"):
         assert words in said
     assert "From 8.000 at 100 tokens to 6.000 at 300 tokens" in said
     assert "another corpus" not in said
     (run / "run.json").write_text("{}")
-    assert "another corpus" in Reader(report(*open_corpus(str(finished)), [run])).text
+    assert "another corpus" in Read(report(*open_corpus(str(finished)), [run])).text
 
 
 def test_a_mixture_shows_what_a_run_would_take(finished: Path, tmp_path: Path) -> None:
@@ -494,7 +474,7 @@ def test_a_mixture_shows_what_a_run_would_take(finished: Path, tmp_path: Path) -
     recipe.write_text("phases: [{weights: {books: 3, web: 1}}]\n")
     result = call("report", finished, "--mixture", recipe, "--tokens", "100000", "--output", tmp_path / "report.html")
     assert result.exit_code == 0, result.stderr
-    said = Reader((tmp_path / "report.html").read_text()).text
+    said = Read((tmp_path / "report.html").read_text()).text
     assert "Planned: 100,000 tokens" in said
     assert "75.0 %" in said
     assert call("report", finished, "--mixture", recipe, "--output", tmp_path / "other.html").exit_code == 2

@@ -5,24 +5,20 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.dataset as ds
 import pytest
 import yaml
-from click.testing import Result
-from typer.testing import CliRunner
 
-from manifests.commands import app
 from manifests.manifest import open_corpus
 from manifests.verify import verify
 from pipeline.recipe import Recipe
 from stages import audit_commands
+from tests.audit_questions import answer, call, logged, table
 from tests.manifests.training_run import write_run
 from tests.object_store import object_store, uploaded
 from tests.pipeline.crawl import build
@@ -50,26 +46,6 @@ def corpus(made: Questioned) -> Path:
 def remote(corpus: Path) -> Iterator[str]:
     with object_store("questioned") as bucket:
         yield uploaded(corpus, f"{bucket}/shard=007")
-
-
-def call(*arguments: str | Path, code: int = 0) -> Result:
-    result = CliRunner().invoke(app, ["audit", *(str(one) for one in arguments)])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    assert result.exit_code == code, result.output
-    return result
-
-
-def answer(*arguments: str | Path) -> Any:
-    return json.loads(call(*arguments, "--json").stdout)
-
-
-def table(*arguments: str | Path) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(call(*arguments, "--csv").stdout)))
-
-
-def logged(corpus: Path, kind: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = ds.dataset(sorted(corpus.glob(f"logs/{kind}/*/*.parquet"))).to_table().to_pylist()
-    return rows
 
 
 def the_captures(corpus: Path, url: str) -> list[dict[str, Any]]:

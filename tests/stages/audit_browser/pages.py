@@ -7,7 +7,6 @@ import re
 import shutil
 import threading
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from stages.audit_browser.application import application
 from stages.audit_browser.browser import Browser
 from stages.audit_browser.pages import link
 from stages.audit_browser.questions import Questions
+from tests.html_page import Read
 from tests.pipeline.crawl import article
 
 assert commands  # adds `serve` to the program
@@ -77,29 +77,6 @@ def browser_of(corpus: Path, reviews: Path, **more: Any) -> Browser:
 
 def client_of(browser: Browser, base: str = HOME) -> TestClient:
     return TestClient(application(browser), base_url=base, follow_redirects=False)
-
-
-class Read(HTMLParser):
-    """Tags with their attributes, and all words."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
-
-    def links(self) -> list[str]:
-        return [str(one["href"]) for tag, one in self.tags if tag == "a"]
 
 
 def page(client: TestClient, path: str, code: int = 200) -> Read:
