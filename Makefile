@@ -2,7 +2,8 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+# Python compiles what it imports; all of torch and ray would take a minute.
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test test-all lint bench lock clean

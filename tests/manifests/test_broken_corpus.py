@@ -139,7 +139,9 @@ EDITED: dict[str, tuple[str, Callable[[Rows], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", EDITED)
+@pytest.mark.parametrize(
+    "what", [one if n % 2 == 0 else pytest.param(one, marks=pytest.mark.slow) for n, one in enumerate(EDITED)]
+)
 def test_an_edited_row_is_found_though_every_digest_follows(corpus: Corpus, what: str) -> None:
     path, change, said = EDITED[what]
     corpus.edit(path, change)
@@ -311,7 +313,9 @@ TOKENIZERS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", TOKENIZERS)
+@pytest.mark.parametrize(
+    "what", [one if n % 2 == 0 else pytest.param(one, marks=pytest.mark.slow) for n, one in enumerate(TOKENIZERS)]
+)
 def test_a_tokenizer_that_is_not_the_one_on_record_is_found(corpus: Corpus, what: str) -> None:
     change, said = TOKENIZERS[what]
     other_tokenizer(corpus, change)

@@ -206,7 +206,7 @@ def edit(corpus: Corpus, kind: str, column: str) -> tuple[str, str]:
     pytest.skip(f"no row of {kind} has a {column}")
 
 
-@pytest.mark.parametrize(("kind", "column"), QUICK, ids=[f"{kind} {column}" for kind, column in QUICK])
+@pytest.mark.parametrize(("kind", "column"), QUICK[::2], ids=[f"{kind} {column}" for kind, column in QUICK[::2]])
 def test_an_edited_row_is_found_though_digests_follow(corpus: Corpus, kind: str, column: str) -> None:
     path, identity = edit(corpus.without_receipts(), kind, column)
     findings = corpus.findings()

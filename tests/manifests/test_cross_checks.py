@@ -352,7 +352,9 @@ EVIDENCE: dict[str, tuple[str, Callable[[Rows], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("what", EVIDENCE)
+@pytest.mark.parametrize(
+    "what", [one if n % 2 == 0 else pytest.param(one, marks=pytest.mark.slow) for n, one in enumerate(EVIDENCE)]
+)
 def test_evidence_that_cannot_be_is_found_with_its_file_and_document(corpus: Corpus, what: str) -> None:
     path, change, said = EVIDENCE[what]
     before = corpus_rows(corpus, path)

@@ -286,6 +286,7 @@ def nothing(task: Any) -> None:
     """A part that does nothing."""
 
 
+@pytest.mark.slow
 def test_nodes_that_join_are_used_and_parts_that_asked_for_more_than_they_have_ask_again(
     one_worker: RayExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -198,6 +198,7 @@ def test_twenty_that_a_rule_removed_are_shown_with_their_texts(corpus: Path) -> 
     assert [one["id"] for one in first] == [one["id"] for one in shown[:3]]
 
 
+@pytest.mark.slow
 def test_of_two_near_identical_pages_it_is_told_whether_both_are_in(made: Questioned, corpus: Path) -> None:
     seen = Counter[str]()
     for url, copy in {**made.copies, **made.near}.items():

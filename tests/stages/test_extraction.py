@@ -129,7 +129,7 @@ def test_bytes_that_are_no_text_are_undecodable(stage: Extraction) -> None:
     assert rules(stage.decide(records([bytes(range(256)) * 20, article()]))) == ["extraction.undecodable", None]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["trafilatura", pytest.param("resiliparse", marks=(with_resiliparse, pytest.mark.slow))])
 def test_limits_decide_at_their_bounds(engine: Engine) -> None:
     page = article()
     elements = page.count(b"<") - page.count(b"</")

@@ -124,7 +124,7 @@ def with_pattern(tokenizer_json: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("engine", get_args(Engine))
-@pytest.mark.parametrize("pattern", ["ours", *FOREIGN])
+@pytest.mark.parametrize("pattern", ["ours", *(pytest.param(one, marks=pytest.mark.slow) for one in FOREIGN)])
 def test_a_text_of_one_thing_takes_time_by_its_length(trained: str, pattern: str, engine: Engine) -> None:
     encoder = Encoder(with_pattern(trained, pattern), engine=engine)
 

@@ -183,6 +183,7 @@ def test_a_replay_of_a_run_on_the_clock_has_the_rates_of_then(manifest: Path, tm
         replay(tmp_path / "run", last + 1, last + 1, tmp_path / "later", ALONE, QUIET)
 
 
+@pytest.mark.slow
 def test_what_was_set_aside_can_be_replayed(manifest: Path, finished: Path, tmp_path: Path) -> None:
     """The spike that was rewound from is looked at after the run has gone on without it."""
     shutil.copytree(finished, tmp_path / "run")

@@ -416,6 +416,7 @@ def test_a_parent_that_does_not_fit_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_command_takes_the_parents_shape_and_fails_on_the_gate_only_when_told(
     manifest: Path, base: Path, tmp_path: Path
 ) -> None:

@@ -176,6 +176,7 @@ def test_in_chromium_a_takedown_is_looked_at_by_keys_and_its_command_copied(
         assert tab.evaluate("document.activeElement.closest('tr') !== null")
 
 
+@pytest.mark.slow
 def test_in_chromium_a_report_that_is_made_meanwhile_appears_by_itself(
     finished: Path, tmp_path: Path, tab_of: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
