@@ -1,8 +1,8 @@
 """What the parts of a training step cost on a GPU: matrix products, attention, the loss, and whole steps by kernel.
 
-`python -m bench.gpu_parts [matmul] [attention] [tuning] [tilings[=KERNEL,…]] [loss] [parity] [model[=PRESET-documents-ROWS,…]]
-[speedrun[=VARIANT,…]]` prints tables; figures are medians of repeated runs, timed with CUDA events after a warm-up. Rows are
-packed with made-up documents of log-normal length (median 400 tokens).
+`python -m bench.gpu_parts [matmul] [products[=ROWS,…]] [attention] [tuning] [tilings[=KERNEL,…]] [loss] [parity]
+[model[=PRESET-documents-ROWS,…]] [speedrun[=VARIANT,…]]` prints tables; figures are medians of repeated runs, timed with CUDA
+events after a warm-up. Rows are packed with made-up documents of log-normal length (median 400 tokens).
 
 `speedrun` compares ways to run that preset: a step is four micro-batches of 131,072 or two of 262,144 tokens and Muon's update.
 A variant that fails is one line, and none begins after SECONDS; the variants are the keys of VARIANTS.
@@ -30,12 +30,16 @@ from torch.utils.checkpoint import checkpoint
 
 from trainer import fused, spans
 from trainer.flops import causal_flops_per_token, mean_keys, palm_flops_per_token, peak_flops
+from trainer.linear import add_product
 from trainer.model import GPT, block_mask, row_masks, token_nats
 from trainer.optimisation import build_adamw, build_optimiser, polar
+from trainer.parallel import ALONE, Spread
 from trainer.presets import PRESETS
 
 CUDA = torch.device("cuda")
 VOCABULARY = 32_768
+SEVERAL = 8
+"""Micro-batches of a step, where a step is spoken of."""
 SHOWN = 22
 """Kernels of a step that are printed, the dearest first."""
 
@@ -83,6 +87,34 @@ def matmul() -> None:
         b = torch.randn(n, k, device=CUDA, dtype=torch.bfloat16)
         took = milliseconds(partial(F.linear, a, b))
         print(f"{m}x{k}x{n}: {took:.3f} ms, {2 * m * k * n / took / 1e9:.0f}")
+
+
+def products(rows: str = "16,32,33") -> None:
+    """Of `1b`: each matrix product of a layer and of the head, and three ways to a weight's gradient."""
+    a = PRESETS["1b"].build(VOCABULARY)
+    shapes = {
+        "projection": (a.width, (a.heads + 2 * a.kv_heads) * a.head_width), "output": (a.heads * a.head_width, a.width),
+        "gate and up": (a.width, 2 * a.hidden), "down": (a.hidden, a.width), "head": (a.width, VOCABULARY),
+    }  # fmt: skip
+    for count in map(int, rows.split(",")):
+        print(
+            f"\n## products of 1b with {count} rows of 2,048, TFLOP/s\n| | x W | dy W | dW | dW float32 | dW added to float32 |"
+        )
+        whole = np.zeros(5)
+        for name, (width, outputs) in shapes.items():
+            x, of_y = (
+                torch.randn(count * 2048, n, device=CUDA, dtype=torch.bfloat16) for n in (width, outputs)
+            )  # fmt: skip
+            weight = torch.randn(outputs, width, device=CUDA, dtype=torch.bfloat16)
+            total = torch.zeros(outputs, width, device=CUDA)
+            ways: list[Callable[[], Any]] = [
+                partial(F.linear, x, weight), partial(torch.mm, of_y, weight), partial(torch.mm, of_y.T, x),
+                partial(torch.ops.aten.mm.dtype, of_y.T, x, torch.float32), partial(add_product, total, of_y, x),
+            ]  # fmt: skip
+            took = np.array([milliseconds(way, repeats=20) for way in ways])
+            whole += took * (1 if name == "head" else a.layers)
+            print(f"| {name} | " + " | ".join(f"{2 * x.numel() * outputs / ms / 1e9:.0f}" for ms in took) + " |", flush=True)
+        print(f"| ms of all layers | {' | '.join(f'{ms:.1f}' for ms in whole)} |")
 
 
 @dataclass
@@ -245,6 +277,9 @@ def loss() -> None:
     weight = (torch.randn(VOCABULARY, 768, device=CUDA) * 0.02).requires_grad_()
     targets = torch.randint(0, VOCABULARY, (65536,), device=CUDA)
 
+    def nats(stream: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return token_nats(F.linear(stream, weight), targets)
+
     def run(function: Callable[..., Any], chunk: int = 65536) -> None:
         with torch.autocast("cuda", torch.bfloat16):
             parts = zip(stream.split(chunk), targets.split(chunk), strict=True)
@@ -260,8 +295,8 @@ def loss() -> None:
 
     product = milliseconds(partial(F.linear, stream.detach(), weight.detach().bfloat16()))
     print(f"three products: {3 * product:.2f}")
-    print(f"fused: {milliseconds(partial(run, token_nats)):.2f}")
-    print(f"fused, chunks of 8192: {milliseconds(partial(run, token_nats, 8192)):.2f}")
+    print(f"fused: {milliseconds(partial(run, nats)):.2f}")
+    print(f"fused, chunks of 8192: {milliseconds(partial(run, nats, 8192)):.2f}")
     print(f"cross entropy, compiled: {milliseconds(partial(run, torch.compile(plain))):.2f}")
 
 
@@ -311,8 +346,7 @@ def _parity(preset: str, changes: dict[str, Any], products: bool, dtype: torch.d
 class Step:
     """A model with its optimiser, and a micro-batch of made-up tokens."""
 
-    network: GPT
-    compiled: Any
+    spread: Spread
     optimiser: torch.optim.Optimizer
     tokens: Tensor
     segments: Tensor
@@ -320,17 +354,19 @@ class Step:
 
     @classmethod
     def of(cls, preset: str, changes: dict[str, Any], masked: bool, micro: int) -> Step:
-        network = GPT(PRESETS[preset].build(VOCABULARY, **changes)).to(CUDA)
-        network.initialise(0)
+        spread = Spread(PRESETS[preset].build(VOCABULARY, **changes), ALONE, CUDA, "bfloat16", 0, compiled=True)
+        spread.start()
         length = PRESETS[preset].sequence_length
         tokens = torch.randint(0, VOCABULARY, (micro, length), device=CUDA)
         segments = torch.tensor(made_up_segments(micro, length), device=CUDA)
-        return cls(network, torch.compile(network), build_adamw(network, 1e-4, 0.1), tokens, segments, masked)
+        step = cls(spread, build_adamw(spread.model, 1e-4, 0.1), tokens, segments, masked)
+        spread.begin()
+        return step
 
     def micro_batch(self) -> None:
-        mask = row_masks(self.network.architecture, self.segments, self.masked, half=True)
+        mask = row_masks(self.spread.model.architecture, self.segments, self.masked, half=True)
         with torch.autocast("cuda", torch.bfloat16):
-            nats, _ = self.compiled(self.tokens, mask, self.tokens)
+            nats, _ = self.spread.forward(self.tokens, mask, self.tokens)
         nats.mean().backward()
 
     def both(self) -> None:
@@ -338,9 +374,11 @@ class Step:
         self.update()
 
     def update(self) -> None:
-        torch.nn.utils.clip_grad_norm_(self.network.parameters(), 1.0)
+        """With what the next step begins with."""
+        self.spread.clip(1.0)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=False)
+        self.spread.begin()
 
 
 def model(preset: str, changes: dict[str, Any], masked: bool, micro: int) -> None:
@@ -355,13 +393,15 @@ def model(preset: str, changes: dict[str, Any], masked: bool, micro: int) -> Non
     preparing = time.perf_counter() - began
     took, update = milliseconds(step.micro_batch), milliseconds(step.update)
     rate = step.tokens.numel() / took * 1e3
-    architecture, length = step.network.architecture, step.tokens.shape[1]
+    architecture, length = step.spread.model.architecture, step.tokens.shape[1]
     peak = peak_flops(torch.cuda.get_device_name(), "bfloat16") or float("nan")
     palm = rate * palm_flops_per_token(architecture, length) / peak
     causal = rate * causal_flops_per_token(architecture, (length + 1) / 2) / peak
+    whole = SEVERAL * took / (SEVERAL * took + update)
     print(
         f"\n## {preset} {changes} {'documents' if masked else 'rows'} x {micro}: {took:.1f} ms, update {update:.1f} ms apart, "
-        f"{rate:,.0f} tok/s, MFU {palm:.1%} palm, {causal:.1%} causal; {torch.cuda.max_memory_allocated() / 1e9:.0f} GB; "
+        f"{rate:,.0f} tok/s, MFU {palm:.1%} palm, {causal:.1%} causal (of a step of {SEVERAL} and an update "
+        f"{palm * whole:.1%}, {causal * whole:.1%}); {torch.cuda.max_memory_allocated() / 1e9:.0f} GB; "
         f"ready after {preparing:.0f} s"
     )
     show_kernels(kernels_of(step.both))
@@ -369,9 +409,9 @@ def model(preset: str, changes: dict[str, Any], masked: bool, micro: int) -> Non
 
 
 def models(names: str = "") -> None:
-    for preset, masked, micro in (("small", True, 32), ("small", False, 32), ("1b", True, 16), ("1b", True, 32)):
-        if not names or f"{preset}-{'documents' if masked else 'rows'}-{micro}" in names.split(","):
-            model(preset, {}, masked, micro)
+    for name in (names or "small-documents-32,small-rows-32,1b-documents-16,1b-documents-33").split(","):
+        preset, kind, micro = name.split("-")
+        model(preset, {}, kind == "documents", int(micro))
 
 
 @dataclass(frozen=True)
@@ -532,8 +572,8 @@ def show_kernels(kernels: dict[str, list[float]]) -> None:
 
 
 PARTS: dict[str, Callable[..., None]] = {
-    "matmul": matmul, "attention": attention, "tuning": tuning, "loss": loss, "parity": parity, "model": models,
-    "speedrun": speedrun, "tilings": tilings,
+    "matmul": matmul, "products": products, "attention": attention, "tuning": tuning, "loss": loss, "parity": parity,
+    "model": models, "speedrun": speedrun, "tilings": tilings,
 }  # fmt: skip
 
 if __name__ == "__main__":

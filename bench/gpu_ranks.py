@@ -228,6 +228,7 @@ def steps_task(task: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     segments = torch.from_numpy(made_up_segments(micro, length, ranks.rank)).to(ranks.device)
 
     def step() -> None:
+        spread.begin()
         for number in range(count):
             mask = row_masks(architecture, segments, masked=True, half=cuda)
             with spread.micro_batch(number, count):

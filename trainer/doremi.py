@@ -157,6 +157,7 @@ class Proxy(Run):
     def _update(self, micro_batches: list[MicroBatch], count: int, rate: float) -> Tensor:
         """One step: excess of the whole batch, new weights, and then an update of the proxy with these."""
         set_rate(self.optimiser, rate)
+        self.spread.begin()
         at_once = len(micro_batches) == 1  # several are computed twice, since their weights are known after the last
         nats_by_component = torch.zeros(len(self.weights), device=self.device)
         sums = torch.zeros(2, len(self.weights), dtype=torch.float64, device=self.device)

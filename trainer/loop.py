@@ -173,6 +173,7 @@ class Run(RunParts):
         """One optimiser step. Returns, on the device, [gradient norm, steps clipped so far, nats of each component], and with
         --noise-scale the squared norm of the first micro-batch's gradient."""
         set_rate(self.optimiser, rate)
+        self.spread.begin()
         small = torch.zeros(0, device=self.device)
         nats_by_component = torch.zeros(len(self.loader.components), device=self.device)
         for n, (tokens, targets, segments, components) in enumerate(micro_batches):

@@ -20,6 +20,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from torch.utils.checkpoint import checkpoint
 
 from trainer import fused
+from trainer.linear import Linear
 from trainer.loader import IGNORED
 from trainer.presets import GATE_INPUTS, Architecture
 from trainer.spans import Spans, attend, fit, spans
@@ -49,7 +50,7 @@ class GPT(nn.Module):
         self.embedding_norm = _norm(architecture, architecture.width) if architecture.embedding_norm else nn.Identity()
         self.blocks = nn.ModuleList(Block(architecture, layer) for layer in range(architecture.layers))
         self.norm = _norm(architecture, architecture.width)
-        self.head = None if architecture.tied else nn.Linear(architecture.width, architecture.vocabulary, bias=False)
+        self.head = None if architecture.tied else Linear(architecture.width, architecture.vocabulary)
 
     def initialise(self, seed: int, place: Callable[[Tensor, Tensor], Any] = Tensor.copy_) -> None:
         """Draws all weights anew; the same seed gives the same weights on any device, since they are drawn on the CPU, one
@@ -73,10 +74,13 @@ class GPT(nn.Module):
         for layer, block in enumerate(self.blocks):
             stream = block(stream, start, tokens, rotation, short if self.architecture.short(layer) else whole)
         stream = self.norm(stream)
-        weight = self.embedding.weight if self.head is None else self.head.weight
         if targets is None:
-            return capped(F.linear(stream, weight), self.architecture.soft_cap)
-        return self._nats(stream.flatten(0, 1), weight, targets)
+            return capped(self.logits(stream), self.architecture.soft_cap)
+        return self._nats(stream.flatten(0, 1), targets)
+
+    def logits(self, stream: Tensor) -> Tensor:
+        """Of the normed stream, before a soft cap."""
+        return F.linear(stream, self.embedding.weight) if self.head is None else cast(Tensor, self.head(stream))
 
     def _masks(self, mask: Mask | Masks | None, tokens: Tensor) -> Masks:
         length, window = tokens.shape[1], self.architecture.window
@@ -90,17 +94,20 @@ class GPT(nn.Module):
             return mask, mask & window_mask(length, window, mask.device)
         raise ValueError("a mask of whole documents for a GPU says nothing of a layer's window: use row_masks")
 
-    def _nats(self, stream: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        flat, cap = targets.flatten(), self.architecture.soft_cap
+    def _nats(self, stream: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        flat = targets.flatten()
         if not self.loss_chunk or len(flat) <= self.loss_chunk:
-            nats, squares = token_nats(stream, weight, flat, cap)
+            nats, squares = self._nats_at_once(stream, flat)
         else:
             parts = [
-                cast(tuple[Tensor, Tensor], checkpoint(token_nats, s, weight, t, cap, use_reentrant=False))
+                cast(tuple[Tensor, Tensor], checkpoint(self._nats_at_once, s, t, use_reentrant=False))
                 for s, t in zip(torch.split(stream, self.loss_chunk), torch.split(flat, self.loss_chunk), strict=True)
             ]
             nats, squares = (torch.cat(part) for part in zip(*parts, strict=True))
         return nats.view_as(targets), squares.view_as(targets)
+
+    def _nats_at_once(self, stream: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return token_nats(self.logits(stream), targets, self.architecture.soft_cap)
 
 
 def _gpt2_weights(name: str, shape: torch.Size, architecture: Architecture, generator: torch.Generator) -> Tensor:
@@ -194,8 +201,8 @@ class Attention(nn.Module):
         self.head_width = architecture.head_width
         self.norm_epsilon = architecture.norm_epsilon
         inner, values = self.heads * self.head_width, self.kv_heads * self.head_width
-        self.projection = nn.Linear(architecture.width, inner + 2 * values, bias=False)
-        self.output = nn.Linear(inner, architecture.width, bias=False)
+        self.projection = Linear(architecture.width, inner + 2 * values)
+        self.output = Linear(inner, architecture.width)
         norms = architecture.qk_norm
         self.query_norm = _norm(architecture, self.head_width) if norms else nn.Identity()
         self.key_norm = _norm(architecture, self.head_width) if norms else nn.Identity()
@@ -240,8 +247,8 @@ class SwiGLU(nn.Module):
 
     def __init__(self, architecture: Architecture) -> None:
         super().__init__()
-        self.gate_and_up = nn.Linear(architecture.width, 2 * architecture.hidden, bias=False)
-        self.down = nn.Linear(architecture.hidden, architecture.width, bias=False)
+        self.gate_and_up = Linear(architecture.width, 2 * architecture.hidden)
+        self.down = Linear(architecture.hidden, architecture.width)
 
     def forward(self, stream: Tensor) -> Tensor:
         both = self.gate_and_up(stream)
@@ -283,9 +290,8 @@ class _Squared(torch.autograd.Function):
         return cast(Tensor, 2.0 * out.sqrt() * gradient)
 
 
-def token_nats(stream: Tensor, weight: Tensor, targets: Tensor, soft_cap: float = 0.0) -> tuple[Tensor, Tensor]:
-    """(nats, log Z squared) of each position, float32 and 0 where the target is IGNORED."""
-    logits = F.linear(stream, weight)
+def token_nats(logits: Tensor, targets: Tensor, soft_cap: float = 0.0) -> tuple[Tensor, Tensor]:
+    """(nats, log Z squared) of each position of logits (n, vocabulary), float32 and 0 where the target is IGNORED."""
     if fused.AVAILABLE and logits.is_cuda:
         nats, log_z = fused.token_nats(logits, targets, soft_cap)
         return nats, log_z.square() * (targets != IGNORED)

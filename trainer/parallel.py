@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.configuration import ConfigurationError
+from trainer.linear import Sums
 from trainer.model import GPT, Block
 from trainer.presets import Architecture
 from trainer.ranks import Ranks
@@ -110,7 +111,8 @@ def local(tensor: Tensor) -> Tensor:
 
 class Spread:
     """A model on its ranks. `model` has the parameters (whole ones, or a rank's shards as DTensors), initialised as a single
-    process would with the same seed; `forward` is what a micro-batch goes through, once `start` was called.
+    process would with the same seed; `forward` is what a micro-batch goes through, once `start` was called and, in each step,
+    `begin`.
 
     `recompute`: `full` computes every block again in the backward pass, `selective` every second one.
     `tuned`: the compiler tries kernels, and how far what surrounds a product can go into it, and takes the fastest.
@@ -124,6 +126,7 @@ class Spread:
         tuned: bool = False,
     ) -> None:  # fmt: skip
         self.layout, self.device, self.compiled, self.accumulate = layout, device, compiled, accumulate
+        self._low = dtype == "bfloat16"
         self._mode = TUNED if tuned else None
         _refuse_too_little_memory(architecture, layout, device)
         self._recompute = recompute
@@ -140,6 +143,7 @@ class Spread:
             block.recompute = recompute == "full" or (recompute == "selective" and number % 2 == 0)
         self.forward: nn.Module = self.model
         self._replicated: DistributedDataParallel | None = None
+        self._sums: Sums | None = None
 
     def start(self) -> None:
         """Compiles, and wraps for DistributedDataParallel. Ranks must agree by then: this begins to communicate.
@@ -147,6 +151,8 @@ class Spread:
         A lone process compiles the whole model. Otherwise each block is compiled by itself: gradients then leave block by block
         while the others are computed, FSDP's hooks stay outside what is compiled, and so does recomputing.
         """
+        if self.layout.world == 1 and self.device.type == "cuda" and self._low:
+            self._sums = Sums(self.model)
         by_block = self.compiled and (self.layout.world > 1 or self._recompute != "none")
         if by_block:
             for block in self._blocks():
@@ -156,6 +162,11 @@ class Spread:
             self.forward = self._replicated = DistributedDataParallel(self.model, device_ids=ids, gradient_as_bucket_view=True)
         elif self.compiled and not by_block:
             self.forward = cast(nn.Module, torch.compile(self.model, mode=self._mode))
+
+    def begin(self) -> None:
+        """Before the first forward pass of a step, whose weights and gradients are made ready."""
+        if self._sums:
+            self._sums.begin()
 
     def micro_batch(self, number: int, of: int) -> contextlib.AbstractContextManager[Any]:
         """Around forward and backward of micro-batch `number` (from 0) of a step of `of`: gradients are reduced with the last,
