@@ -1,18 +1,24 @@
 """Linear layers whose weights' gradients are added where they are computed.
 
 Autocast casts every weight to bfloat16 in every micro-batch, and hands its gradient over in bfloat16, to be cast to float32 and
-added to the sum of those before: 24 bytes of memory traffic for a weight in a micro-batch. On one GPU, `Sums` keeps a bfloat16
-copy of each weight for a step, and the product that makes a gradient adds it to the float32 sum as it ends (what Megatron-LM
-calls gradient accumulation fusion). So a gradient is not rounded to bfloat16 on its way, either.
+added to the sum of those before: 24 bytes of memory traffic for a weight in a micro-batch. Where a process has the whole model,
+`Sums` keeps a bfloat16 copy of each weight for a step, and the product that makes a gradient adds it to the float32 sum as it
+ends (what Megatron-LM calls gradient accumulation fusion). So a gradient is not rounded to bfloat16 on its way, either.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from trainer.model import GPT
 
 
 class Linear(nn.Linear):
@@ -31,13 +37,19 @@ class Linear(nn.Linear):
 
 
 class Sums:
-    """Takes up the model's `Linear` layers; `begin` a step before its first micro-batch."""
+    """Takes up the model's `Linear` layers. A step is `begin`, its micro-batches, the last of them within `averaged` where ranks
+    have a model each, and what reads the weights' `grad`."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: GPT) -> None:
+        self._parameters = list(model.parameters())
         self._layers = [layer for layer in model.modules() if isinstance(layer, Linear)]
         for layer in self._layers:
             layer.low = layer.weight.detach().to(torch.bfloat16)
             layer.total = torch.zeros_like(layer.weight, memory_format=torch.contiguous_format)
+        # The head is left out: where the loss is computed in chunks, it has a product for each.
+        self._once = {
+            layer.total.data_ptr() for layer in model.blocks.modules() if isinstance(layer, Linear) and layer.total is not None
+        }
 
     @torch.no_grad()
     def begin(self) -> None:
@@ -48,6 +60,42 @@ class Sums:
         torch._foreach_zero_(totals)
         for layer, total in zip(self._layers, totals, strict=True):
             layer.weight.grad = total
+
+    def check(self) -> None:
+        """Raises RuntimeError unless gradients are those of a step that was begun."""
+        if any(layer.weight.grad is not layer.total for layer in self._layers):
+            raise RuntimeError("a step was not begun, so that it has no gradients: call begin before its first forward pass")
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Around the backward pass after which gradients are means over all ranks. Those of blocks leave as soon as they are
+        made, while others are computed; all ranks make them in the same order."""
+        backend = dist.get_backend()
+        mean = backend == "nccl"
+        operation = dist.ReduceOp.AVG if mean else dist.ReduceOp.SUM
+        sent: list[Any] = []
+
+        def send(total: Tensor) -> None:
+            sent.append(dist.all_reduce(total, operation, async_op=True))
+
+        _ready.update(dict.fromkeys(self._once, send))
+        try:
+            yield
+        finally:
+            for place in self._once:
+                _ready.pop(place, None)
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        for gradient in gradients:
+            if gradient.data_ptr() not in self._once:
+                send(gradient)
+        for one in sent:
+            one.wait()
+        if not mean:
+            torch._foreach_div_(gradients, dist.get_world_size())
+
+
+_ready: dict[int, Callable[[Tensor], None]] = {}
+"""By the address of a sum: what is called when it is complete."""
 
 
 @torch.library.custom_op("corpusmill::product", mutates_args=())
@@ -68,6 +116,8 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         torch.ops.aten.addmm.dtype_out(total, left.T, right, torch.float32, out=total)
     else:
         total.addmm_(left.T.float(), right.float())
+    if _ready and (ready := _ready.get(total.data_ptr())):
+        ready(total)
 
 
 def _context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:

@@ -148,19 +148,23 @@ class Spread:
     def start(self) -> None:
         """Compiles, and wraps for DistributedDataParallel. Ranks must agree by then: this begins to communicate.
 
-        A lone process compiles the whole model. Otherwise each block is compiled by itself: gradients then leave block by block
-        while the others are computed, FSDP's hooks stay outside what is compiled, and so does recomputing.
+        A model that is whole is compiled whole where `Sums` adds its gradients up, and where the process is alone. Otherwise each
+        block is compiled by itself: gradients then leave block by block while the others are computed, FSDP's hooks stay outside
+        what is compiled, and so does recomputing.
         """
-        if self.layout.world == 1 and self.device.type == "cuda" and self._low:
+        if self._low and not self.layout.sharded:
             self._sums = Sums(self.model)
-        by_block = self.compiled and (self.layout.world > 1 or self._recompute != "none")
+        by_block = self.compiled and (self._recompute != "none" or (self.layout.world > 1 and not self._sums))
         if by_block:
             for block in self._blocks():
                 block.compute = torch.compile(block.compute, mode=self._mode)  # type: ignore[method-assign]
-        if self.layout.world > 1 and not self.layout.sharded:
+        if self.layout.world > 1 and self._sums:
+            for parameter in self.model.parameters():
+                dist.broadcast(parameter.detach(), 0)
+        elif self.layout.world > 1 and not self.layout.sharded:
             ids = None if self.device.index is None else [self.device.index]
             self.forward = self._replicated = DistributedDataParallel(self.model, device_ids=ids, gradient_as_bucket_view=True)
-        elif self.compiled and not by_block:
+        if self.compiled and not by_block:
             self.forward = cast(nn.Module, torch.compile(self.model, mode=self._mode))
 
     def begin(self) -> None:
@@ -172,6 +176,8 @@ class Spread:
         """Around forward and backward of micro-batch `number` (from 0) of a step of `of`: gradients are reduced with the last,
         or with each where they are accumulated as shards."""
         last = number == of - 1
+        if self._sums and self.layout.world > 1 and last:
+            return self._sums.averaged()
         if self._replicated is not None and not last:
             return cast(contextlib.AbstractContextManager[Any], self._replicated.no_sync())
         if isinstance(self.model, FSDPModule):
@@ -186,6 +192,8 @@ class Spread:
 
     def clip(self, limit: float) -> Tensor:
         """Scales gradients to a norm of at most `limit`; gives the norm before, over the whole model, the same on every rank."""
+        if self._sums:
+            self._sums.check()
         if self._mesh is None:
             return nn.utils.clip_grad_norm_(self.model.parameters(), limit)
         gradients = [local(parameter.grad) for parameter in self.model.parameters() if parameter.grad is not None]

@@ -81,6 +81,24 @@ def test_compiled_blocks_train_like_one_process(manifest: Path, alone: Path, tmp
     same_course(tmp_path / "run", alone)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({}, id="plain"),
+        pytest.param({"loss_chunk": 64}, id="chunks"),
+        pytest.param({"recompute": "full"}, id="recompute", marks=pytest.mark.slow),
+        pytest.param({"compile": True, "steps": 4}, id="compiled", marks=pytest.mark.slow),
+    ],
+)
+def test_two_models_in_bfloat16_train_like_one(manifest: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+    train_alone(options(manifest, tmp_path / "alone", dtype="bfloat16", **changes))
+    train_in(2, manifest, tmp_path / "run", parallel="ddp", dtype="bfloat16", **changes)
+    found, expected = losses(tmp_path / "run"), losses(tmp_path / "alone")
+    assert found == pytest.approx(expected, rel=2e-3)
+    norms = [[row["grad_norm"] for row in rows(tmp_path / name)] for name in ("run", "alone")]
+    assert norms[0] == pytest.approx(norms[1], rel=3e-2)
+
+
 def spread_in(ranks: Ranks, layout: Layout, out: str) -> None:
     spread = Spread(ARCHITECTURE, layout, CPU, "float32", seed=5)
     sizes = [len(local(parameter)) for parameter in spread.model.parameters()]
@@ -221,6 +239,7 @@ def bfloat16_in(ranks: Ranks, out: str) -> None:
     spread.start()
     optimiser = build_adamw(spread.model, 1e-3, 0.1)
     tokens = torch.arange(64).reshape(2, 32)
+    spread.begin()
     with spread.micro_batch(0, 1), torch.autocast("cpu", torch.bfloat16):
         nats, _ = spread.forward(tokens, None, tokens)
         nats.sum().backward()
@@ -238,6 +257,7 @@ def test_shards_in_bfloat16_keep_float32_masters_and_give_the_norm_of_one_proces
     spread = Spread(ARCHITECTURE, ALONE, CPU, "bfloat16", seed=5)
     spread.start()
     tokens = torch.arange(64).reshape(2, 32)
+    spread.begin()
     with torch.autocast("cpu", torch.bfloat16):
         nats, _ = spread.forward(tokens, None, tokens)
         nats.sum().backward()
