@@ -26,7 +26,7 @@ from trainer.evaluation import EVALUATOR_SHA256, Logits, Scored, evaluate_docume
 from trainer.gate import Decision, GateError, GateFile, HeldOut, check_texts, decide
 from trainer.gate_record import AFTER, BEFORE, FOLDER, RECORD, Record, RecordedGate
 from trainer.parallel import Layout
-from trainer.parent import Parent
+from trainer.parent import Parent, told_passed_over
 from trainer.presets import Architecture
 from trainer.ranks import Ranks
 from trainer.scoring import model_logits
@@ -86,6 +86,8 @@ class Continued:
         self.parent = self._parent(config, sealed)
         self.record: dict[str, Any] = sealed.parent if sealed else self.parent.record if self.parent else {}
         self.row_tokens = (self.gate.gate.sequence_length if self.gate else None) or config.row_tokens
+        if self.gate and self.parent and not self.resumed:
+            self._refuse_longer(self.gate, self.parent)
         self._corpora: dict[str | None, Corpus] = {None: corpus}
         self.texts = self._texts(config)
         self.before_sha256: dict[str, str] = dict(sealed.before or {}) if sealed else {}
@@ -140,6 +142,9 @@ class Continued:
         before anything is computed."""
         if self.resumed:
             return
+        if self.parent:
+            for warning in told_passed_over(self.record.get("passed_over", {}), self.parent.folder):
+                self.note(warning)
         self.note(f"begins with {self.record['run']}, weights {self.record['weights_sha256']}; a fresh optimiser")
         sides = self._count_words(trained)
         self.words = [{"side": side, **one.as_json()} for side, parts in sides.items() for one in parts]
@@ -250,6 +255,18 @@ class Continued:
                 f"these are {parent.record['weights_sha256'][:12]}…; leave --from out: a resumed run goes on from its checkpoint"
             )
         return parent
+
+    def _refuse_longer(self, gate: GateFile, parent: Parent) -> None:
+        """Beyond the T that it was trained at, a model's loss is that of positions it never saw, so almost any run would seem to
+        have brought it down."""
+        if self.row_tokens <= parent.row_tokens:
+            return
+        whose = f"sequence_length {self.row_tokens:,}" if gate.gate.sequence_length else f"the run's T, {self.row_tokens:,},"
+        raise GateError(
+            f"the gate is scored at {whose} and {parent.record['run']}, which the run begins with, was trained at T = "
+            f"{parent.row_tokens:,}: beyond it, its loss is that of positions it never saw, and no measure of what is learned or "
+            f"forgotten; give the gate sequence_length: {parent.row_tokens} or less"
+        )
 
     def _write(self) -> None:
         if not self.ranks.first:

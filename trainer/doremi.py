@@ -35,6 +35,7 @@ from trainer.loop import Run, train
 from trainer.metrics import DivergedError, Metrics, Readings
 from trainer.model import GPT, row_masks
 from trainer.optimisation import set_rate
+from trainer.parent import told_passed_over, whole_checkpoint
 from trainer.prefetch import MicroBatch
 from trainer.presets import Architecture
 from trainer.progress import RunProgress
@@ -91,7 +92,9 @@ def doremi(
         stopped_by = train(_part_of(config, reference), ranks, progress).stopped_by
         if stopped_by is not None:
             return Learned({}, {}, {}, stopped_by)
-    folder = checkpoint.resolve(reference, ranks)
+    folder, passed_over = whole_checkpoint(reference, ranks)
+    for warning in told_passed_over(passed_over, folder):
+        progress.note(warning)
     progress.note("proxy, on equal shares of all components:")
     equal = [{"mixture": {name: 1 / len(names) for name in names}, "rows": None}]
     proxy = Proxy(_part_of(config, out / PROXY, phases=equal), ranks, progress, folder, step_size, smoothing)
@@ -100,7 +103,7 @@ def doremi(
         return Learned({}, {}, {}, stopped_by)
     learned = proxy.learned()
     if ranks.first:
-        _write(out, config, proxy, folder, learned)
+        _write(out, config, proxy, folder, passed_over, learned)
     return learned
 
 
@@ -217,7 +220,7 @@ def _architecture(folder: Path, corpus: Corpus) -> Architecture:
     return Architecture.model_validate(state.architecture)
 
 
-def _write(out: Path, config: TrainConfig, proxy: Proxy, reference: Path, learned: Learned) -> None:
+def _write(out: Path, config: TrainConfig, proxy: Proxy, reference: Path, passed_over: dict[str, str], learned: Learned) -> None:
     """The record, then the mixture. Neither holds a time or a place, so that they can be compared."""
     state = checkpoint.load_state(reference)
     weights, excess = proxy.course()
@@ -239,6 +242,7 @@ def _write(out: Path, config: TrainConfig, proxy: Proxy, reference: Path, learne
             "tokens": state.tokens,
             "architecture": state.architecture,
             "config": {name: value for name, value in state.config.items() if name not in OWN_TO_A_RANK},
+            **({"passed_over": passed_over} if passed_over else {}),
         },
         "proxy": {
             "steps": proxy.step,

@@ -35,6 +35,8 @@ def gate(
     from trainer.gate import GateError, GateFile, decide
     from trainer.gate_record import decide_again
 
+    if not file.exists():
+        end(FAILED, visible(f"{file} is not there: name a gate in YAML, or a run's folder"))
     if bool(before) != bool(after) or file.is_dir() == bool(before):
         end(BAD_USAGE, "a gate in YAML is decided for --before and --after, and a run's without them: it has its own scores")
     differing: list[str] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -20,6 +20,7 @@ from trainer.gate import Decision, GateError, GateFile, decide
 RECORD, FOLDER = "continued.json", "gate"
 BEFORE, AFTER = "before", "after"
 FACTS, RESULT = "run.json", "result.json"
+WEIGHTS_OF_A_RELEASE = "weights"
 SIDES = ("domain", "general")
 
 
@@ -47,9 +48,12 @@ class Record(BaseModel):
 def decide_again(run: Path) -> tuple[Decision, list[str]]:
     """The decision of a finished run's gate, and what of it differs from the decision that the run recorded, by name.
 
-    GateError for a run without a gate or whose files are not of one gate, DocumentScoresError for scores that are missing,
-    damaged, or not those that the run began with.
+    GateError for a run without a gate or whose files are not of one gate, and for a release, which has no scores of documents;
+    DocumentScoresError for scores that are missing, damaged, or not those that the run began with. Nothing is written, and
+    checkpoints are not looked at.
     """
+    if not (run / RECORD).exists():
+        _refuse(run)
     try:
         record = Record.model_validate(_of(run, RECORD))
     except ValidationError as error:
@@ -70,6 +74,24 @@ def decide_again(run: Path) -> tuple[Decision, list[str]]:
     decision = decide(file.gate, file.sha256, digests.get, before, after)
     again = json.loads(json.dumps(decision.as_json()))
     return decision, _differing(recorded, again)
+
+
+def _refuse(run: Path) -> NoReturn:
+    """A folder without `continued.json`: says what it is, and where the decision can be made again."""
+    if (run / WEIGHTS_OF_A_RELEASE).is_dir() and (run / RESULT).exists():
+        gate = _inner(_of(run, RESULT).get("gate"))
+        if gate.get("gate") is None:
+            raise GateError(f"{run}: a release of a run without a gate")
+        raise GateError(
+            f"{run}: a release; its {RESULT} says gate={gate['gate']}, and the scores of documents that this was decided by are "
+            f"not in it: decide again in the folder of the run that was released, from {RECORD} and {FOLDER}/ there"
+        )
+    if (run / FACTS).exists():
+        begun = _inner(_of(run, FACTS).get("continued"))
+        if not begun:
+            raise GateError(f"{run}: a run that began with weights of its own, without --from and --gate")
+        raise GateError(f"{run / RECORD} is not there: a copy needs it, and {FOLDER}/, {FACTS} and {RESULT}, to decide again")
+    raise GateError(f"{run}: no run: it has neither {RECORD} nor {FACTS}")
 
 
 def _digests(run: Path, file: GateFile, told: dict[str, Any]) -> dict[str | None, str | None]:

@@ -26,12 +26,14 @@ WEIGHTS_OF_A_RELEASE = "weights"
 
 @dataclass(frozen=True)
 class Parent:
-    """A trained model. `record` is what a run that goes on from it keeps: names and digests, no place of this machine, and in
-    `continued` what the parent itself went on from."""
+    """A trained model. `row_tokens` is the T that it was trained at. `record` is what a run that goes on from it keeps: names and
+    digests, no place of this machine, in `continued` what the parent itself went on from, and in `passed_over`, where there are
+    any, what is wrong with newer checkpoints of the parent, by name."""
 
     folder: Path
     exported: bool
     architecture: Architecture
+    row_tokens: int
     record: dict[str, Any]
 
     @staticmethod
@@ -41,10 +43,10 @@ class Parent:
         path = _weights_folder(path)
         if _is_exported(path):
             return _exported(path)
-        folder = checkpoint.resolve(path, ranks)
+        folder, passed_over = whole_checkpoint(path, ranks)
         state = checkpoint.load_state(folder)
-        architecture, _ = read_shape(folder, state)
-        record = {
+        architecture, config = read_shape(folder, state)
+        record: dict[str, Any] = {
             "kind": "checkpoint",
             "run": _run_name(folder),
             "step": state.step,
@@ -56,8 +58,9 @@ class Parent:
             "code_sha256": state.code_sha256,
             "lineage": state.lineage,
             "continued": state.continued,
+            **({"passed_over": passed_over} if passed_over else {}),
         }
-        return Parent(folder, False, architecture, record)
+        return Parent(folder, False, architecture, config.row_tokens, record)
 
     @staticmethod
     def usual_options(path: Path) -> dict[str, Any]:
@@ -65,11 +68,16 @@ class Parent:
         path = _weights_folder(path)
         if _is_exported(path):
             return _exported_options(*huggingface.read_architecture(path))
-        saved = [path, *sorted((path / checkpoint.CHECKPOINTS).glob("step-*"), reverse=True)]
-        folder = next((one for one in saved if (one / checkpoint.RECORD).exists()), None)
-        if folder is None:
-            return {}
-        return _own_options(saved_options(folder, checkpoint.load_state(folder))[1])
+        own = [path] if (path / checkpoint.RECORD).exists() else [one for _, one in reversed(checkpoint.kept(path))]
+        wrong: CheckpointError | None = None
+        for folder in own:  # of a damaged one `find` takes the one before
+            try:
+                return _own_options(saved_options(folder, checkpoint.load_state(folder))[1])
+            except CheckpointError as error:
+                wrong = wrong or error
+        if wrong is not None:
+            raise wrong
+        return {}
 
     @property
     def name(self) -> str:
@@ -121,8 +129,27 @@ class Parent:
         return model.eval()
 
 
+def whole_checkpoint(path: Path, ranks: Ranks | None = None) -> tuple[Path, dict[str, str]]:
+    """(the checkpoint at `path`, or the newest one of that run that is whole; what is wrong with each that is newer, by name and
+    without the place of the run). CheckpointError when there is none."""
+    if (path / checkpoint.RECORD).exists() or (path / checkpoint.STATE).exists():
+        return checkpoint.resolve(path, ranks), {}
+    found, wrong = checkpoint.newest(path, ranks)
+    place = f"{path / checkpoint.CHECKPOINTS}/"
+    passed_over = {name: why.replace(place, "") for name, why in wrong.items()}
+    if found is None and passed_over:
+        told = "; ".join(f"{name}: {why}" for name, why in passed_over.items())
+        raise CheckpointError(f"{path}: none of its checkpoints is whole: {told}")
+    return found or checkpoint.resolve(path, ranks), passed_over
+
+
+def told_passed_over(passed_over: dict[str, str], taken: Path) -> list[str]:
+    """A warning for each checkpoint that `whole_checkpoint` passed over."""
+    return [f"warning: passed over {name} ({why}): {taken.name} is taken instead" for name, why in passed_over.items()]
+
+
 def _exported(folder: Path) -> Parent:
-    architecture, _ = huggingface.read_architecture(folder)
+    architecture, positions = huggingface.read_architecture(folder)
     huggingface.refuse_other_size(folder, architecture)
     try:
         digests = {}
@@ -135,7 +162,7 @@ def _exported(folder: Path) -> Parent:
         "kind": "export", "run": folder.absolute().name, "weights_sha256": digests[huggingface.WEIGHTS],
         "tokenizer_sha256": digests[TOKENIZER], "lineage": [], "continued": None,
     }  # fmt: skip
-    return Parent(folder, True, architecture, record)
+    return Parent(folder, True, architecture, positions, record)
 
 
 def _weights_folder(path: Path) -> Path:

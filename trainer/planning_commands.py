@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from manifests.terminal import terminal, visible
+from manifests.token_number import number_of_tokens
 from trainer.exits import BAD_USAGE, FAILED, end
 from trainer.planning import DEFAULT_HEADROOM, DEFAULT_MFU, GPUS
 from trainer.presets import DEFAULT_PRESET, PRESETS
@@ -38,7 +39,13 @@ def plan_training(
     ] = None,
     vocabulary: Annotated[int | None, _option(MODEL, "Tokens of the tokenizer. Default: the corpus's, or RUN's.")] = None,
     tokens: Annotated[
-        float | None, _option(DATA, "Target tokens, such as 2e12. Default: the corpus once; without one, 20 a parameter.")
+        int | None,
+        typer.Option(
+            help="Target tokens: 2e12, 1.2T, 300B, 20M. Default: the corpus once; without one, 20 a parameter.",
+            parser=number_of_tokens,
+            metavar="NUMBER",
+            rich_help_panel=DATA,
+        ),
     ] = None,
     sequence_length: Annotated[
         int | None, _option(DATA, "T, tokens in a row. Default of this and what follows: by preset.")
@@ -95,8 +102,7 @@ def plan_training(
         end(FAILED, visible(error))
     entries, warnings = _vocabulary(vocabulary, content, record)
     architecture = shape.architecture(entries)
-    if tokens is None:
-        tokens = _usual_tokens(content, architecture.parameters())
+    targets = float(tokens) if tokens is not None else _usual_tokens(content, architecture.parameters())
     on = _gpu(gpu, gpu_memory)
     if mfu is None and achieved is None:
         mfu = there.mfu if there and there.mfu else DEFAULT_MFU
@@ -106,13 +112,13 @@ def plan_training(
     try:
         planned = plan(
             Request(
-                architecture, tokens, shape.row_tokens, rows, shape.batch_tokens_a_step, gpus, on, reached, headroom, stages,
+                architecture, targets, shape.row_tokens, rows, shape.batch_tokens_a_step, gpus, on, reached, headroom, stages,
                 micro_batches, mtbf_hours, checkpoint_seconds, averaging,
             )
         )  # fmt: skip
     except PlanError as error:
         end(BAD_USAGE, visible(error))
-    given = _epochs(content, manifest, mixture_recipe, tokens) if content is not None and manifest is not None else None
+    given = _epochs(content, manifest, mixture_recipe, targets) if content is not None and manifest is not None else None
     warnings += [*planned.warnings, *(given.warnings if given else [])]
     if as_json:
         told = {
@@ -134,8 +140,22 @@ def plan_training(
 
 def forecast(
     run: Annotated[Path, typer.Argument(help="A run's folder; it may still be running.", metavar="RUN")],
-    until: Annotated[float | None, typer.Option(help="Fit the steps up to so many tokens. Default: half of the run's.")] = None,
-    at: Annotated[float | None, typer.Option(help="Tokens to foretell the loss of. Default: the run's budget.")] = None,
+    until: Annotated[
+        int | None,
+        typer.Option(
+            help="Fit the steps up to so many tokens: 1e9, 500M. Default: half of the run's.",
+            parser=number_of_tokens,
+            metavar="NUMBER",
+        ),
+    ] = None,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens to foretell the loss of: 2e10, 20B. Default: the run's budget.",
+            parser=number_of_tokens,
+            metavar="NUMBER",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Foretells a run's loss from its first part, says how much that depends on the part, and where the rest departed."""

@@ -18,14 +18,15 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from manifests.storage import Folder
+from manifests.storage import TEMPORARY_PREFIX, Folder, json_object
 from trainer.code_digest import code_sha256
 from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.corpus import Corpus
 from trainer.loop import train
-from trainer.metrics import METRICS, DivergedError, read_lines
+from trainer.metrics import METRICS, DivergedError, MetricsError, read_rows
 from trainer.progress import RunProgress
 from trainer.ranks import Ranks
+from trainer.run_record import number
 
 BARE, ALL = "bare", "all"
 REMEDIES = ("warmup", "clip", "z-loss", "qk-norm")
@@ -40,6 +41,8 @@ LAST_STEPS = 20
 
 RECORD, TABLE, PICTURE = "sweep.json", "sweep.csv", "stability.png"
 RESULT, DIVERGED = "result.json", "diverged.json"
+CONFIG, FACTS = "config.json", "run.json"
+NAMES_TOLD = 3
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,9 @@ def sweep(config: TrainConfig, rates: Sequence[float], ranks: Ranks, progress: R
     ranks.barrier()  # no rank begins to write before all have looked
     if ranks.first:
         _write(folder, config, rates, corpus, [])
-    for number, cell in enumerate(planned, 1):
+    for place, cell in enumerate(planned, 1):
         (done,) = ranks.maximum([float(_finished(cell))])
-        said = f"{number} of {len(planned)}: {cell.folder.name}"
+        said = f"{place} of {len(planned)}: {cell.folder.name}"
         progress.note(f"{said}, which was trained before" if done else said)
         if done:
             continue
@@ -153,9 +156,9 @@ def cells(config: TrainConfig, rates: Sequence[float]) -> list[Cell]:
 
 def row_of(cell: Cell) -> Row:
     """What the metrics of a finished cell say."""
-    lines = [json.loads(line) for line in read_lines(cell.folder / METRICS)]
+    lines = read_rows(cell.folder / METRICS)
     diverged = cell.folder / DIVERGED
-    why = str(json.loads(diverged.read_text())["diverged"]) if diverged.exists() else None
+    why = str(json_object(diverged, MetricsError, "").get("diverged")) if diverged.exists() else None
     norms = _numbers(lines, "grad_norm")
     last = [] if why else lines[-LAST_STEPS:]
     return Row(
@@ -186,11 +189,11 @@ def draw(folder: Path, rows: Sequence[Row]) -> Path | None:
     grid = figure.subplots(len(shown), len(rates), sharex="col", sharey="row", squeeze=False)
     for column, rate in enumerate(rates):
         for row in (row for row in rows if row.rate == rate):
-            lines = [json.loads(line) for line in read_lines(folder / row.run / METRICS)]
+            lines = read_rows(folder / row.run / METRICS)
             style = {"color": "black" if row.condition == ALL else f"C{CONDITIONS.index(row.condition)}", "linewidth": 1.2}
             label = row.condition + (" (diverged)" if row.diverged else "")
             for axes, (name, _, _) in zip(grid[:, column], shown, strict=True):
-                points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
+                points = [(line["step"], line[name]) for line in lines if number(line.get(name)) is not None]
                 axes.plot([x for x, _ in points], [y for _, y in points], label=label, **style)
         grid[0][column].set_title(f"learning rate {rate:g}")
         grid[-1][column].set_xlabel("step")
@@ -221,15 +224,22 @@ def _keep_rates(record: Path, rates: Sequence[float]) -> None:
 
 
 def _refuse_another(cell: Cell, corpus: str) -> None:
-    """A folder that holds a run of other options or of another corpus would be a row that does not belong to the others."""
+    """A folder that holds a run of other options or of another corpus would be a row that does not belong to the others, and one
+    that holds no run at all is somebody's. The cell's own run has the two files before anything else: killed between them, the
+    first alone."""
     try:
-        saved = json.loads((cell.folder / "config.json").read_text())
-        trained_on = json.loads((cell.folder / "run.json").read_text())["manifest_digest"]
+        there = _names(cell.folder)
+        if not there:
+            return
+        if CONFIG not in there or (FACTS not in there and there != [CONFIG]):
+            told = ", ".join(there[:NAMES_TOLD]) + (", …" if len(there) > NAMES_TOLD else "")
+            raise ConfigurationError(f"{cell.folder} is not empty, and holds no run of this sweep ({told}); name another --out")
+        saved = json.loads((cell.folder / CONFIG).read_text(encoding="utf-8"))
+        facts = json.loads((cell.folder / FACTS).read_text(encoding="utf-8")) if FACTS in there else {"manifest_digest": corpus}
+        trained_on = facts["manifest_digest"]
         changed = cell.config.differences(saved)
-        changed += [f"{n}: {saved.get(n)!r} -> {v!r}" for n, v in _budget(cell.config).items() if saved.get(n) != v]
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        changed += [f"{n}: {saved.get(n)!r} -> {v!r}" for n, v in _held_to(cell.config).items() if (saved.get(n) or None) != v]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigurationError(f"{cell.folder}: not what a run writes: {error}") from None
     if changed:
         raise ConfigurationError(f"{cell.folder} was trained with other options: {'; '.join(changed)}; name another --out")
@@ -237,13 +247,22 @@ def _refuse_another(cell: Cell, corpus: str) -> None:
         raise ConfigurationError(f"{cell.folder} was trained on another corpus; name another --out")
 
 
-def _budget(config: TrainConfig) -> dict[str, int | None]:
-    return {"steps": config.steps, "tokens": config.tokens}
+def _names(folder: Path) -> list[str]:
+    """What lies in a folder that may not exist, but for what a killed process left half written."""
+    if not folder.exists():
+        return []
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith(TEMPORARY_PREFIX))
+
+
+def _held_to(config: TrainConfig) -> dict[str, int | None]:
+    """Options that a run may be given anew when it is resumed, and that a cell may not differ in; a cell has no parent and skips
+    no steps."""
+    return {"steps": config.steps, "tokens": config.tokens, "parent": None, "skip_steps": None}
 
 
 def _trained_by(cell: Cell) -> tuple[str, str, str]:
     """(digest of the trainer's code, device, precision) as the cell's run says."""
-    facts = json.loads((cell.folder / "run.json").read_text())
+    facts = json.loads((cell.folder / FACTS).read_text(encoding="utf-8"))
     return str(facts["code_sha256"]), str(facts["device"]), str(facts["dtype"])
 
 
@@ -253,7 +272,7 @@ def _finished(cell: Cell) -> bool:
 
 def _numbers(lines: Sequence[dict[str, Any]], name: str) -> list[float]:
     """Those that are there and finite."""
-    return [float(line[name]) for line in lines if line.get(name) is not None]
+    return [found for line in lines if (found := number(line.get(name))) is not None]
 
 
 def _mean(numbers: Sequence[float]) -> float | None:

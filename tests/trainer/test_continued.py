@@ -254,6 +254,90 @@ def test_the_decision_is_made_again_from_the_runs_record_alone(base: Path, manif
     assert code == 2 and "it has its own scores" in errors
 
 
+def test_a_copy_of_a_run_is_decided_without_checkpoints_and_nothing_is_written_there(adapted: Path, tmp_path: Path) -> None:
+    out = Path(
+        shutil.copytree(adapted, tmp_path / "elsewhere", ignore=shutil.ignore_patterns("checkpoints", "ledger*", "metrics*"))
+    )
+    for path in (*out.rglob("*"), out):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    before = sorted((str(path), path.stat().st_mtime_ns) for path in out.rglob("*"))
+    result = CliRunner().invoke(app, ["gate", str(out), "--json"])
+    assert result.exit_code == 0 and json.loads(result.stdout) == read(adapted / "result.json")["gate"], result.stderr
+    assert sorted((str(path), path.stat().st_mtime_ns) for path in out.rglob("*")) == before
+    for path in (out, *out.rglob("*")):
+        path.chmod(0o755)
+    (out / RECORD).unlink()
+    result = CliRunner().invoke(app, ["gate", str(out)])
+    assert result.exit_code == 1 and "a copy needs it, and gate/, run.json and result.json, to decide again" in result.stderr
+
+
+def test_what_has_no_gate_to_decide_again_is_said(adapted: Path, manifest: Path, base: Path, tmp_path: Path) -> None:
+    made, plain = tmp_path / "release", tmp_path / "plain"
+    for run_folder, output in ((adapted, made), (base, plain)):
+        given = ["release", str(run_folder), "--corpus", str(manifest), "--output", str(output)]
+        assert CliRunner().invoke(questions, given).exit_code == 0
+    (tmp_path / "empty").mkdir()
+    for folder, complaint in (
+        (made, "a release; its result.json says gate=pass, and the scores of documents that this was decided by are not in it"),
+        (plain, "a release of a run without a gate"),
+        (base, "a run that began with weights of its own, without --from and --gate"),
+        (tmp_path / "empty", "no run: it has neither continued.json nor run.json"),
+        (tmp_path / "nowhere", "is not there: name a gate in YAML, or a run's folder"),
+    ):
+        result = CliRunner().invoke(app, ["gate", str(folder)])
+        assert result.exit_code == 1 and complaint in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("sequence_length", "changes", "complaint"),
+    [
+        (64, {}, r"scored at sequence_length 64 and stories, .*, was trained at T = 32: .* sequence_length: 32 or less"),
+        (64, {"sequence_length": 64}, "scored at sequence_length 64 and stories, .*, was trained at T = 32"),
+        (None, {"sequence_length": 64}, "scored at the run's T, 64, and stories, .*, was trained at T = 32"),
+    ],
+)
+def test_a_gate_beyond_the_t_that_its_first_model_was_trained_at_is_refused_before_the_run(
+    adapt: Adapt, tmp_path: Path, sequence_length: int | None, changes: dict[str, object], complaint: str
+) -> None:
+    path = tmp_path / "gate.yaml"
+    path.write_text(GATE + (f"sequence_length: {sequence_length}\n" if sequence_length else ""))
+    with pytest.raises(GateError, match=complaint):
+        adapt(tmp_path / "run", gate=str(path), **changes)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_may_have_longer_rows_than_its_gate(adapt: Adapt, tmp_path: Path) -> None:
+    path = tmp_path / "gate.yaml"
+    path.write_text(GATE + "sequence_length: 32\n")
+    adapt(tmp_path / "run", gate=str(path), sequence_length=64, steps=1)
+    assert read(tmp_path / "run" / "result.json")["gate"]["protocols"][0]["sequence_length"] == 32
+
+
+def test_a_damaged_newest_checkpoint_of_the_parent_is_passed_over_aloud_and_in_the_record(
+    adapted: Path, manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = Path(shutil.copytree(adapted, tmp_path / "parent"))
+    newest, before = (parent / "checkpoints" / f"step-{step:08d}" for step in (STEPS, STEPS - 4))
+    (newest / checkpoint.STATE).write_text("{")  # its options cannot be read either
+    said: list[str] = []
+    monkeypatch.setattr(RunProgress, "note", lambda _, text: said.append(text))
+    given = ["train", "--manifest", str(manifest), "--from", str(parent), "--out", str(tmp_path / "run"), "--steps", "1"]
+    more = ["--batch-tokens", "512", "--micro-batch", "8", "--device", "cpu", "--no-evaluate"]
+    result = CliRunner().invoke(app, [*given, *more])
+    assert result.exit_code == 0, result.stderr
+    why = f"{newest.name}/{checkpoint.STATE} is not what the completion record says"
+    assert f"warning: passed over {newest.name} ({why}): {before.name} is taken instead" in said
+    told = read(tmp_path / "run" / "run.json")["continued"]["parent"]
+    assert (told["step"], told["passed_over"]) == (STEPS - 4, {newest.name: why})
+    state = checkpoint.load_state(checkpoint.resolve(tmp_path / "run"))
+    assert state.lineage[-1].startswith(f"parent/{before.name} ") and str(tmp_path) not in json.dumps(state.continued)
+    for folder in (parent / "checkpoints").iterdir():
+        (folder / checkpoint.WEIGHTS).write_bytes(b"")
+    result = CliRunner().invoke(app, [*given[:5], "--out", str(tmp_path / "none"), *given[7:], *more])
+    assert result.exit_code == 1 and "none of its checkpoints is whole: " in result.stderr and before.name in result.stderr
+    assert not (tmp_path / "none").exists()
+
+
 def test_its_steps_can_be_replayed_and_it_can_be_rewound(adapt: Adapt, adapted: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(adapted, tmp_path / "run"))
     done = replay(out, 6, 7, tmp_path / "again", ALONE, RunProgress(False, 10))

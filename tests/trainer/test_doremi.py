@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -108,6 +109,23 @@ def test_the_mixture_is_the_average_of_the_weights_over_all_steps(learned: Path,
     assert record["excess_at_the_end"] == pytest.approx(dict(zip(course["components"], excess[-6:].mean(axis=0), strict=True)))
     assert record["manifest_digest"] == Manifest.load(Folder(str(manifest.parent))).digest
     assert record["reference"]["weights_sha256"] == checkpoint.identity(checkpoint.resolve(learned / REFERENCE))
+
+
+def test_a_damaged_newest_checkpoint_of_the_reference_is_passed_over_aloud_and_in_the_record(
+    learned: Path, manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = Path(shutil.copytree(learned / REFERENCE, tmp_path / "reference"))
+    newest = reference / "checkpoints" / "step-00000061"
+    newest.mkdir()
+    (newest / checkpoint.RECORD).write_text("{")
+    said: list[str] = []
+    progress = RunProgress(False, 10)
+    monkeypatch.setattr(progress, "note", said.append)
+    doremi(config(manifest, tmp_path / "out", steps=2), ALONE, progress, reference)
+    (warning,) = (line for line in said if "passed over" in line)
+    assert warning.startswith("warning: passed over step-00000061 (") and warning.endswith("step-00000060 is taken instead")
+    told = json.loads((tmp_path / "out" / RECORD).read_text())["reference"]
+    assert list(told["passed_over"]) == ["step-00000061"] and str(tmp_path) not in json.dumps(told)
 
 
 def test_the_excess_is_the_mean_of_what_the_proxy_does_worse_token_by_token(

@@ -163,5 +163,8 @@ def test_the_command_tells_the_fit_the_range_and_departures(tmp_path: Path) -> N
     told = json.loads(CliRunner().invoke(app, ["forecast", str(run), "--json"]).stdout)
     assert told["parts"][0]["foretold"] == pytest.approx(law(1_000 * STEP), abs=5e-3)
     assert told["departures"][0]["side"] == "above"
+    until = str(300 * STEP / 1000)
+    short = json.loads(CliRunner().invoke(app, ["forecast", str(run), "--until", f"{until}k", "--at", "2M", "--json"]).stdout)
+    assert (short["at"], short["parts"][0]["last_tokens"]) == (2_000_000, 300 * STEP)
     missing = CliRunner().invoke(app, ["forecast", str(tmp_path / "none")])
     assert missing.exit_code == 1 and "is no run" in missing.stderr

@@ -312,6 +312,16 @@ def test_bad_options_end_with_exit_code_2_and_their_name(arguments: list[str], c
     assert complaint in errors
 
 
+@pytest.mark.parametrize(
+    ("written", "tokens"),
+    [("2T", 2e12), ("1.2T", 1.2e12), ("300B", 3e11), ("20M", 2e7), ("2e12", 2e12), ("2_000_000", 2e6), ("1.1B", 1.1e9)],
+)
+def test_tokens_are_written_as_for_train(written: str, tokens: float) -> None:
+    code, out, errors = invoke("--vocabulary", "512", "--tokens", written, "--json")
+    assert code == 0, errors
+    assert json.loads(out)["request"]["tokens"] == tokens
+
+
 @pytest.mark.parametrize("gpus", [1, 7, 8, 512])
 def test_a_batch_that_nothing_was_said_of_can_be_shared_by_the_gpus(gpus: int) -> None:
     code, out, errors = invoke("--vocabulary", "512", "--sequence-length", "1000", "--gpus", str(gpus), "--json")

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.trainer.corpus_fixture import learnable_corpus
 from tests.trainer.ranks_fixture import rows
 from trainer.commands import app
 from trainer.configuration import ConfigurationError, TrainConfig
+from trainer.metrics import MetricsError
 from trainer.presets import PRESETS
 from trainer.progress import RunProgress
 from trainer.ranks import Ranks
@@ -143,6 +145,85 @@ def test_a_folder_that_holds_something_else_is_refused(manifest: Path, tmp_path:
     with pytest.raises(ConfigurationError, match="is no sweep"):
         swept(manifest, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt"]
+
+
+def _note(cell: Path) -> None:
+    (cell / "notes.txt").write_text("mine")
+
+
+def _result_alone(cell: Path) -> None:
+    (cell / "result.json").write_text("{}")
+
+
+def _steps_without_a_run(cell: Path) -> None:
+    (cell / "metrics.jsonl").write_text('{"step": 1, "loss": 3.0}\n')
+
+
+def _config_of_another_cell(cell: Path) -> None:
+    shutil.copy(cell.parent / "0.01-clip" / "config.json", cell)
+
+
+def _config_with_a_note(cell: Path) -> None:
+    shutil.copy(cell.parent / "0.01-bare" / "config.json", cell)
+    (cell / "notes.txt").write_text("mine")
+
+
+def _run_with_a_parent(cell: Path) -> None:
+    shutil.copytree(cell.parent / "0.01-bare", cell, dirs_exist_ok=True)
+    saved = json.loads((cell / "config.json").read_text())
+    (cell / "config.json").write_text(json.dumps({**saved, "learning_rate": 0.02, "parent": "elsewhere"}))
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        (_note, r"0\.02-bare is not empty, and holds no run of this sweep \(notes\.txt\)"),
+        (_result_alone, r"0\.02-bare is not empty, and holds no run of this sweep \(result\.json\)"),
+        (_steps_without_a_run, r"0\.02-bare is not empty, and holds no run of this sweep \(metrics\.jsonl\)"),
+        (_config_with_a_note, r"0\.02-bare is not empty, and holds no run of this sweep \(config\.json, notes\.txt\)"),
+        (_config_of_another_cell, r"0\.02-bare was trained with other options: clip: .* learning_rate: 0\.01 -> 0\.02"),
+        (_run_with_a_parent, r"0\.02-bare was trained with other options: parent: 'elsewhere' -> None"),
+    ],
+)
+def test_a_cell_s_folder_that_holds_something_else_is_refused_by_name_and_left_as_it_is(
+    manifest: Path, done: tuple[Path, list[Row]], tmp_path: Path, left: Callable[[Path], None], said: str
+) -> None:
+    out = Path(shutil.copytree(done[0], tmp_path / "sweep"))
+    (out / "0.02-bare").mkdir()
+    left(out / "0.02-bare")
+
+    def held() -> dict[str, bytes]:
+        return {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+    before = held()
+    with pytest.raises(ConfigurationError, match=said):
+        swept(manifest, out, (*RATES, 0.02))
+    assert held() == before
+
+
+def test_a_cell_that_was_killed_while_it_wrote_its_first_files_goes_on(
+    manifest: Path, done: tuple[Path, list[Row]], tmp_path: Path
+) -> None:
+    out = Path(shutil.copytree(done[0], tmp_path / "sweep"))
+    kept = (out / "0.01-bare" / "config.json").read_text()
+    shutil.rmtree(out / "0.01-bare")
+    (out / "0.01-bare").mkdir()
+    (out / "0.01-bare" / "config.json").write_text(kept)
+    (out / "0.01-bare" / ".partial-x").write_text("{")
+    assert swept(manifest, out).rows == done[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [("metrics.jsonl", "[]\n", "line 1 is not a step of a run"), ("diverged.json", "[", "diverged.json")],
+)
+def test_a_cell_s_damaged_file_is_named(
+    manifest: Path, done: tuple[Path, list[Row]], tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    out = Path(shutil.copytree(done[0], tmp_path / "sweep"))
+    (out / "0.01-bare" / name).write_text(text)
+    with pytest.raises(MetricsError, match=said):
+        swept(manifest, out)
 
 
 def test_a_sweep_loses_none_of_its_rates_and_says_when_cells_were_trained_by_other_code(
