@@ -1,8 +1,8 @@
 """What the parts of a training step cost on a GPU: matrix products, attention, the loss, and whole steps by kernel.
 
 `python -m bench.gpu_parts [matmul] [products[=ROWS,…]] [attention] [tuning] [tilings[=KERNEL,…]] [loss] [parity]
-[model[=PRESET-documents-ROWS,…]] [speedrun[=VARIANT,…]]` prints tables; figures are medians of repeated runs, timed with CUDA
-events after a warm-up. Rows are packed with made-up documents of log-normal length (median 400 tokens).
+[model[=PRESET-documents-ROWS[-RECOMPUTE],…]] [speedrun[=VARIANT,…]]` prints tables; figures are medians of repeated runs, timed
+with CUDA events after a warm-up. Rows are packed with made-up documents of log-normal length (median 400 tokens).
 
 `speedrun` compares ways to run that preset: a step is four micro-batches of 131,072 or two of 262,144 tokens and Muon's update.
 A variant that fails is one line, and none begins after SECONDS; the variants are the keys of VARIANTS.
@@ -17,7 +17,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
+from unittest import mock
 
 import numpy as np
 import torch
@@ -28,12 +29,13 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.attention.varlen import varlen_attn
 from torch.utils.checkpoint import checkpoint
 
+from bench.gpu_ranks import drawn_on_device
 from trainer import fused, spans
 from trainer.flops import causal_flops_per_token, mean_keys, palm_flops_per_token, peak_flops
 from trainer.linear import add_product
 from trainer.model import GPT, block_mask, row_masks, token_nats
 from trainer.optimisation import build_adamw, build_optimiser, polar
-from trainer.parallel import ALONE, Spread
+from trainer.parallel import ALONE, Recompute, Spread
 from trainer.presets import PRESETS
 
 CUDA = torch.device("cuda")
@@ -353,8 +355,10 @@ class Step:
     masked: bool
 
     @classmethod
-    def of(cls, preset: str, changes: dict[str, Any], masked: bool, micro: int) -> Step:
-        spread = Spread(PRESETS[preset].build(VOCABULARY, **changes), ALONE, CUDA, "bfloat16", 0, compiled=True)
+    def of(cls, preset: str, changes: dict[str, Any], masked: bool, micro: int, recompute: Recompute) -> Step:
+        architecture = PRESETS[preset].build(VOCABULARY, **changes)
+        with mock.patch.object(GPT, "initialise", drawn_on_device):  # the CPU would draw billions for minutes
+            spread = Spread(architecture, ALONE, CUDA, "bfloat16", 0, recompute=recompute, compiled=True)
         spread.start()
         length = PRESETS[preset].sequence_length
         tokens = torch.randint(0, VOCABULARY, (micro, length), device=CUDA)
@@ -381,11 +385,11 @@ class Step:
         self.spread.begin()
 
 
-def model(preset: str, changes: dict[str, Any], masked: bool, micro: int) -> None:
+def model(preset: str, changes: dict[str, Any], masked: bool, micro: int, recompute: Recompute) -> None:
     torch._dynamo.reset()
     torch.cuda.reset_peak_memory_stats()
     began = time.perf_counter()
-    step = Step.of(preset, changes, masked, micro)
+    step = Step.of(preset, changes, masked, micro, recompute)
     step.micro_batch()
     step.update()
     step.micro_batch()
@@ -399,7 +403,8 @@ def model(preset: str, changes: dict[str, Any], masked: bool, micro: int) -> Non
     causal = rate * causal_flops_per_token(architecture, (length + 1) / 2) / peak
     whole = SEVERAL * took / (SEVERAL * took + update)
     print(
-        f"\n## {preset} {changes} {'documents' if masked else 'rows'} x {micro}: {took:.1f} ms, update {update:.1f} ms apart, "
+        f"\n## {preset} {changes} {'documents' if masked else 'rows'} x {micro}, recompute {recompute}: "
+        f"{took:.1f} ms, update {update:.1f} ms apart, "
         f"{rate:,.0f} tok/s, MFU {palm:.1%} palm, {causal:.1%} causal (of a step of {SEVERAL} and an update "
         f"{palm * whole:.1%}, {causal * whole:.1%}); {torch.cuda.max_memory_allocated() / 1e9:.0f} GB; "
         f"ready after {preparing:.0f} s"
@@ -410,8 +415,8 @@ def model(preset: str, changes: dict[str, Any], masked: bool, micro: int) -> Non
 
 def models(names: str = "") -> None:
     for name in (names or "small-documents-32,small-rows-32,1b-documents-16,1b-documents-33").split(","):
-        preset, kind, micro = name.split("-")
-        model(preset, {}, kind == "documents", int(micro))
+        preset, kind, micro, *again = name.split("-")
+        model(preset, {}, kind == "documents", int(micro), cast(Recompute, again[0] if again else "none"))
 
 
 @dataclass(frozen=True)

@@ -539,7 +539,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, help="micro-batches of a step, instead of the preset's")
     parser.add_argument("--length", type=int, help="tokens of a row, instead of the preset's")
     parser.add_argument("--accumulate", choices=["whole", "sharded"])
-    parser.add_argument("--recompute", choices=["none", "selective", "full"], default="none")
+    parser.add_argument("--recompute", choices=["none", "feed", "selective", "full"], default="none")
     parser.add_argument("--timed", type=int, default=TIMED, help="steps that are timed")
     parser.add_argument("--limit", type=float, default=180.0, help="seconds that one measurement may take")
     parser.add_argument("--manifest", help="a corpus for the parts that train; default: made up")

@@ -105,7 +105,7 @@ class TrainConfig(BaseModel):
     parallel: Literal["ddp", "fsdp", "hsdp"] = "ddp"
     replicas: int | None = Field(default=None, ge=1)
     accumulate: Literal["whole", "sharded"] = "whole"
-    recompute: Literal["none", "selective", "full"] = "none"
+    recompute: Literal["none", "feed", "selective", "full"] = "none"
     checkpoint_every: int = Field(default=0, ge=0)
     keep: int = Field(default=2, ge=1)
     log_every: int = Field(default=10, ge=1)

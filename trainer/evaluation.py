@@ -73,8 +73,8 @@ PROBE_MEAN_TOLERANCE = {"float32": 1e-4, "bfloat16": 1e-3}
 no preferred sign, and in one shape it is the same (docs/training.md has the figures)."""
 DECIDING_FILES = (
     *(f"trainer/{name}.py" for name in (
-        "checkpoint", "configuration", "corpus", "evaluation", "fused", "languages", "loader", "model", "parallel", "presets",
-        "ranks", "scoring", "spans",
+        "checkpoint", "configuration", "corpus", "evaluation", "feed", "fused", "languages", "linear", "loader", "model",
+        "parallel", "presets", "ranks", "scoring", "spans",
     )),
     *(f"manifests/{name}.py" for name in ("manifest", "order", "packing", "rules", "schemas", "shards", "storage", "terminal")),
 )  # fmt: skip

@@ -206,7 +206,8 @@ def _(gate_and_up: Tensor) -> Tensor:
 
 
 @torch.library.custom_op("corpusmill::swiglu_backward", mutates_args=())
-def _swiglu_backward(gate_and_up: Tensor, gradient: Tensor) -> Tensor:
+def swiglu_backward(gate_and_up: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient of `gate_and_up`, from that of what `swiglu` gives."""
     hidden = gradient.shape[-1]
     out = torch.empty_like(gate_and_up)
     rows = gradient.numel() // hidden
@@ -214,13 +215,13 @@ def _swiglu_backward(gate_and_up: Tensor, gradient: Tensor) -> Tensor:
     return out
 
 
-@_swiglu_backward.register_fake
+@swiglu_backward.register_fake
 def _(gate_and_up: Tensor, gradient: Tensor) -> Tensor:
     return torch.empty_like(gate_and_up)
 
 
 swiglu.register_autograd(
-    lambda ctx, gradient: _swiglu_backward(ctx.saved_tensors[0], gradient.contiguous()),
+    lambda ctx, gradient: swiglu_backward(ctx.saved_tensors[0], gradient.contiguous()),
     setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0]),
 )
 

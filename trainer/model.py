@@ -20,6 +20,7 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 from torch.utils.checkpoint import checkpoint
 
 from trainer import fused
+from trainer.feed import SquaredReLU, SwiGLU
 from trainer.linear import Linear
 from trainer.loader import IGNORED
 from trainer.presets import GATE_INPUTS, Architecture
@@ -240,54 +241,6 @@ class Attention(nn.Module):
         """Queries, keys and values, each (rows, length, its heads, head width); the first two normed and rotated."""
         query, key, value = torch.split(packed, [self.heads, self.kv_heads, self.kv_heads], dim=2)
         return _rotate(self.query_norm(query), rotation), _rotate(self.key_norm(key), rotation), value
-
-
-class SwiGLU(nn.Module):
-    """down(silu(gate(x)) * up(x)), Shazeer 2020; gate and up are one matrix, in this order."""
-
-    def __init__(self, architecture: Architecture) -> None:
-        super().__init__()
-        self.gate_and_up = Linear(architecture.width, 2 * architecture.hidden)
-        self.down = Linear(architecture.hidden, architecture.width)
-
-    def forward(self, stream: Tensor) -> Tensor:
-        both = self.gate_and_up(stream)
-        if fused.AVAILABLE and both.is_cuda:
-            return cast(Tensor, self.down(fused.swiglu(both)))
-        gate, up = both.chunk(2, dim=-1)
-        return cast(Tensor, self.down(F.silu(gate) * up))
-
-
-class SquaredReLU(nn.Module):
-    """down(relu(up(x)) squared), So et al. 2021."""
-
-    def __init__(self, architecture: Architecture) -> None:
-        super().__init__()
-        self.up = nn.Linear(architecture.width, architecture.hidden, bias=False)
-        self.down = nn.Linear(architecture.hidden, architecture.width, bias=False)
-
-    def forward(self, stream: Tensor) -> Tensor:
-        if fused.products_fit(stream, self.up.out_features):
-            weights = (self.up.weight.to(stream.dtype), self.down.weight.to(stream.dtype))
-            found = fused.SquaredFeed.apply(stream.flatten(0, -2), *weights)  # type: ignore[no-untyped-call]
-            return cast(Tensor, found.view(stream.shape))
-        return cast(Tensor, self.down(_Squared.apply(self.up(stream))))  # type: ignore[no-untyped-call]
-
-
-class _Squared(torch.autograd.Function):
-    """relu(x) squared, which keeps only what comes out: its root is half the slope. What went in, as wide as the layer gets, need
-    not be kept beside it, nor what came out be computed again."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        out = F.relu(x).square()
-        ctx.save_for_backward(out)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        (out,) = ctx.saved_tensors
-        return cast(Tensor, 2.0 * out.sqrt() * gradient)
 
 
 def token_nats(logits: Tensor, targets: Tensor, soft_cap: float = 0.0) -> tuple[Tensor, Tensor]:

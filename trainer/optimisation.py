@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from trainer.configuration import TrainConfig
-from trainer.model import GPT, Attention, SwiGLU
+from trainer.feed import SwiGLU
+from trainer.model import GPT, Attention
 from trainer.parallel import ALONE, Layout, local
 
 BETAS = (0.9, 0.95)

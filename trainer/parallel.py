@@ -24,13 +24,14 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from trainer.configuration import ConfigurationError
+from trainer.feed import SwiGLU
 from trainer.linear import Sums
 from trainer.model import GPT, Block
 from trainer.presets import Architecture
 from trainer.ranks import Ranks
 
 Kind = Literal["ddp", "fsdp", "hsdp"]
-Recompute = Literal["none", "selective", "full"]
+Recompute = Literal["none", "feed", "selective", "full"]
 STATE_BYTES = 16
 """Bytes that a parameter takes while training: master weight, gradient and AdamW's two moments, float32 each. (Muon has one.)"""
 TUNED = "max-autotune-no-cudagraphs"
@@ -114,7 +115,8 @@ class Spread:
     process would with the same seed; `forward` is what a micro-batch goes through, once `start` was called and, in each step,
     `begin`.
 
-    `recompute`: `full` computes every block again in the backward pass, `selective` every second one.
+    `recompute`: `full` computes every block again in the backward pass, `selective` every second one, `feed` only what SwiGLU's
+    last product is of.
     `tuned`: the compiler tries kernels, and how far what surrounds a product can go into it, and takes the fastest.
     `accumulate`, where sharded: `whole` gathers parameters and reduces gradients once a step, and holds both whole from the
     first to the last micro-batch; `sharded` does it block by block in every micro-batch.
@@ -140,6 +142,10 @@ class Spread:
             self.model.to_empty(device=device)
         self.model.initialise(seed, self._place)
         for number, block in enumerate(self._blocks()):
+            if isinstance(block.feed, SwiGLU):
+                block.feed.again = recompute == "feed"
+            elif recompute == "feed":
+                raise ConfigurationError("--recompute feed is for SwiGLU; use selective or full for a model with squared ReLU")
             block.recompute = recompute == "full" or (recompute == "selective" and number % 2 == 0)
         self.forward: nn.Module = self.model
         self._replicated: DistributedDataParallel | None = None
@@ -154,7 +160,7 @@ class Spread:
         """
         if self._low and not self.layout.sharded:
             self._sums = Sums(self.model)
-        by_block = self.compiled and (self._recompute != "none" or (self.layout.world > 1 and not self._sums))
+        by_block = self.compiled and (self._recompute in ("selective", "full") or (self.layout.world > 1 and not self._sums))
         if by_block:
             for block in self._blocks():
                 block.compute = torch.compile(block.compute, mode=self._mode)  # type: ignore[method-assign]

@@ -256,8 +256,10 @@ def measured(record: RunRecord) -> Measured:
     except ConfigurationError as error:
         raise PlanError(f"{record.folder}: {error}") from None
     slots, size = rows * config.row_tokens, BFLOAT16_BYTES if record.dtype == "bfloat16" else FLOAT32_BYTES
-    if config.recompute == "none":
+    if config.recompute in ("none", "feed"):
         kept = activation_bytes(architecture, slots, size)
+        if config.recompute == "feed":
+            kept -= architecture.layers * slots * architecture.hidden * size
     else:
         kept = checkpointed_bytes(architecture, slots, size, every=1 if config.recompute == "full" else 2)
     logits = logit_bytes(architecture, min(slots, config.loss_chunk or slots))

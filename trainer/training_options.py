@@ -56,6 +56,7 @@ class Accumulate(StrEnum):
 
 class Recompute(StrEnum):
     none = "none"
+    feed = "feed"
     selective = "selective"
     full = "full"
 
