@@ -81,6 +81,10 @@ def choices(
 
     if dtype not in ("auto", "float32", "bfloat16"):
         end(BAD_USAGE, f"--dtype {dtype}: auto, float32 or bfloat16")
+    if device not in ("auto", "cpu", "cuda"):
+        end(BAD_USAGE, f"--device {device}: auto, cpu or cuda")
+    if answers is not None and (answers.is_dir() or not answers.absolute().parent.is_dir()):
+        end(FAILED, visible(f"--answers {answers}: {'a folder' if answers.is_dir() else 'there is no such folder'}; name a file"))
     path = questions or OWN
     try:
         asked = read_questions(path)

@@ -119,8 +119,9 @@ def forecast(record: RunRecord, until: float | None = None, at: float | None = N
     tokens = np.array([line["tokens"] for line in record.lines], np.float64)
     losses = np.array([line["loss"] for line in record.lines], np.float64)
     steps = [int(line["step"]) for line in record.lines]
-    budget = at or _budget(record, steps[-1], tokens[-1])
-    end = until or budget / 2
+    own = _budget(record, steps[-1], tokens[-1])
+    budget = own if at is None else at
+    end = own / 2 if until is None else until
     for name, value in (("--until", end), ("--at", budget)):
         if not (math.isfinite(value) and value > 0):
             raise ForecastError(f"{name} {value:g}: a number of tokens above 0 is needed")
@@ -131,6 +132,11 @@ def forecast(record: RunRecord, until: float | None = None, at: float | None = N
         raise ForecastError(
             f"{record.folder}: {max(0, inside - begin)} steps after the warm-up and up to {end:,.0f} tokens are too few for a "
             f"fit; {FEWEST_BLOCKS * STEPS_A_BLOCK} are needed"
+        )
+    if budget < tokens[begin]:
+        raise ForecastError(
+            f"--at {budget:,.0f}: the steps that are fitted begin at {tokens[begin]:,.0f} tokens; before them losses fall in "
+            "another way"
         )
     scale = float(tokens[inside - 1])
     parts: list[Part] = []

@@ -113,8 +113,10 @@ class GateFile:
         try:
             data = path.read_bytes()
             return GateFile.of(data.decode("utf-8"), path.absolute().parent, str(path))
-        except (OSError, UnicodeDecodeError) as error:
-            raise GateError(f"--gate {path}: {error}") from None
+        except OSError as error:
+            raise GateError(f"--gate {path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise GateError(f"--gate {path}: no text in UTF-8; a gate is a file in YAML") from None
 
     @staticmethod
     def of(text: str, folder: Path, name: str) -> GateFile:
@@ -123,11 +125,11 @@ class GateFile:
             given = yaml.load(text, _NothingTwice)
             gate = Gate.model_validate(given)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(step) for step in first["loc"])
-            raise GateError(f"{name}: {where + ': ' if where else ''}{first['msg'].removeprefix('Value error, ')}") from None
+            raise GateError(f"{name}: {_wrong(error)}") from None
         except (yaml.YAMLError, RecursionError, ValueError, TypeError) as error:
-            raise GateError(f"{name}: not YAML: {(str(error) or type(error).__name__).splitlines()[0]}") from None
+            mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+            line = "" if mark is None else f"line {mark.line + 1}: "
+            raise GateError(f"{name}: not YAML: {line}{(str(error) or type(error).__name__).splitlines()[0]}") from None
         return GateFile(gate, text, hashlib.sha256(text.encode()).hexdigest(), folder)
 
     def place(self, corpus: str) -> str:
@@ -307,6 +309,32 @@ def _same_protocol(before: DocumentScores, after: DocumentScores, text: HeldOut)
     same = before.ids is None or after.ids is None or before.ids.cast("string").equals(after.ids.cast("string"))
     if not (same and np.array_equal(before.tokens, after.tokens) and np.array_equal(before.text_bytes, after.text_bytes)):
         raise GateError(f"{_name(text)}: the documents before and after are not the same")
+
+
+def _wrong(error: ValidationError) -> str:
+    """What is wrong with a gate, in a line: a key that there is not before one that is missing for it, and what a person writes
+    in place of Python's words."""
+    found = error.errors()
+    first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
+    steps, kind = [str(step) for step in first["loc"]], first["type"]
+    if kind == "extra_forbidden":
+        said = f"there is no such key; there are: {_keys(steps[:-1])}"
+    elif kind == "model_type":
+        said = f"keys with values are needed; there are: {_keys(steps)}"
+    elif kind == "missing":
+        said = "it is needed"
+    elif kind == "tuple_type":
+        said = "a list is needed, in [ ] or with a dash before each"
+    else:
+        said = first["msg"].removeprefix("Value error, ")
+    return f"{'.'.join(steps)}: {said}" if steps else said
+
+
+def _keys(steps: Sequence[str]) -> str:
+    """Those that a part of a gate may have."""
+    sides: dict[str, type[BaseModel]] = {"domain": Domain, "general": General}
+    part = HeldOut if "text" in steps else sides[steps[0]] if steps else Gate
+    return ", ".join(part.model_fields)
 
 
 def _name(text: HeldOut) -> str:

@@ -90,6 +90,8 @@ def sweep(config: TrainConfig, rates: Sequence[float], ranks: Ranks, progress: R
     """
     planned = cells(config, rates)
     folder = Path(config.out)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigurationError(f"--out {config.out} is a file; name a folder")
     if folder.exists() and any(folder.iterdir()) and not (folder / RECORD).exists():
         raise ConfigurationError(f"--out {config.out} is not empty, and is no sweep; name another folder")
     _keep_rates(folder / RECORD, rates)
@@ -129,9 +131,11 @@ def cells(config: TrainConfig, rates: Sequence[float]) -> list[Cell]:
     """Every condition at every rate, in turn. Warmup, clipping and z-loss are those of `config` where they are on."""
     if config.steps is None and config.tokens is None:
         raise ConfigurationError("cells are compared step by step, so a sweep needs a budget in --steps or --tokens")
-    if not rates or len({f"{rate:g}" for rate in rates}) < len(rates) or not all(0 < rate < math.inf for rate in rates):
-        told = ", ".join(f"{rate:g}" for rate in rates)
-        raise ConfigurationError(f"rates {told}: they are above 0, and no two have the same six digits, which name their folders")
+    told = ", ".join(f"{rate:g}" for rate in rates)
+    if not rates or not all(0 < rate < math.inf for rate in rates):
+        raise ConfigurationError(f"rates {told or 'are missing'}: learning rates are numbers above 0")
+    if len({f"{rate:g}" for rate in rates}) < len(rates):
+        raise ConfigurationError(f"rates {told}: two have the same six digits, which name their folders")
     if "qk_norm" in config.model:
         raise ConfigurationError("qk_norm is a remedy that the sweep turns on and off: leave it out of --model")
     if not config.said("warmup"):

@@ -305,6 +305,11 @@ def test_the_command_names_what_is_wrong(tmp_path: Path) -> None:
     missing = CliRunner().invoke(app, ["choices", str(tmp_path / "none"), "--device", "cpu"])
     assert missing.exit_code == 1 and "none" in missing.stderr
     assert CliRunner().invoke(app, ["choices", "x", "--dtype", "int8"]).exit_code == 2
+    nowhere = CliRunner().invoke(app, ["choices", "x", "--device", "tpu"])
+    assert nowhere.exit_code == 2 and "--device tpu: auto, cpu or cuda" in nowhere.stderr
+    for path in (tmp_path / "none" / "a.jsonl", tmp_path):
+        unwritten = CliRunner().invoke(app, ["choices", "x", "--answers", str(path)])
+        assert unwritten.exit_code == 1 and "--answers" in unwritten.stderr and "name a file" in unwritten.stderr
     bad = CliRunner().invoke(app, ["choices", "x", "--questions", str(tmp_path / "q.jsonl")])
     assert bad.exit_code == 1 and "q.jsonl: unreadable" in bad.stderr
     (tmp_path / "a.jsonl").write_text('{"colour": 1}\n')

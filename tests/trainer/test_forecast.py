@@ -128,6 +128,15 @@ def test_until_and_at_choose_the_part_and_the_question(tmp_path: Path) -> None:
     assert any("16.7 times" in warning for warning in found.warnings)
 
 
+def test_what_is_asked_for_does_not_change_what_is_fitted(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", 1_000, steps=1_000)
+    usual, far, near = foretell(run), foretell(run, at=50_000 * STEP), foretell(run, at=300 * STEP)
+    assert usual.part.last_tokens == 500 * STEP
+    assert [part.curve for part in usual.parts] == [part.curve for part in far.parts] == [part.curve for part in near.parts]
+    with pytest.raises(ForecastError, match="--at 1: the steps that are fitted begin at"):
+        foretell(run, at=1)
+
+
 def test_a_falling_rate_is_warned_of(tmp_path: Path) -> None:
     fell = foretell(run_of(tmp_path / "a", 1_000, rate=lambda n: 1e-3 * (1 - n / 1_100), steps=1_000))
     assert any("rate falls from" in warning for warning in fell.warnings)

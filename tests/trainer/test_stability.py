@@ -145,6 +145,8 @@ def test_a_folder_that_holds_something_else_is_refused(manifest: Path, tmp_path:
     with pytest.raises(ConfigurationError, match="is no sweep"):
         swept(manifest, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes.txt"]
+    with pytest.raises(ConfigurationError, match=r"notes\.txt is a file; name a folder"):
+        swept(manifest, tmp_path / "notes.txt")
 
 
 def _note(cell: Path) -> None:
