@@ -401,11 +401,13 @@ def model(preset: str, changes: dict[str, Any], masked: bool, micro: int, recomp
     peak = peak_flops(torch.cuda.get_device_name(), "bfloat16") or float("nan")
     palm = rate * palm_flops_per_token(architecture, length) / peak
     causal = rate * causal_flops_per_token(architecture, (length + 1) / 2) / peak
+    seen = mean_keys([np.diff(boundaries(step.segments.cpu().numpy()))]) if masked else (length + 1) / 2
+    computed = rate * causal_flops_per_token(architecture, seen) / peak
     whole = SEVERAL * took / (SEVERAL * took + update)
     print(
         f"\n## {preset} {changes} {'documents' if masked else 'rows'} x {micro}, recompute {recompute}: "
         f"{took:.1f} ms, update {update:.1f} ms apart, "
-        f"{rate:,.0f} tok/s, MFU {palm:.1%} palm, {causal:.1%} causal (of a step of {SEVERAL} and an update "
+        f"{rate:,.0f} tok/s, MFU {palm:.1%} palm, {causal:.1%} causal, {computed:.1%} of what masks leave (of a step of {SEVERAL} and an update "
         f"{palm * whole:.1%}, {causal * whole:.1%}); {torch.cuda.max_memory_allocated() / 1e9:.0f} GB; "
         f"ready after {preparing:.0f} s"
     )
