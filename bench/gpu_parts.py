@@ -407,7 +407,8 @@ def model(preset: str, changes: dict[str, Any], masked: bool, micro: int, recomp
     print(
         f"\n## {preset} {changes} {'documents' if masked else 'rows'} x {micro}, recompute {recompute}: "
         f"{took:.1f} ms, update {update:.1f} ms apart, "
-        f"{rate:,.0f} tok/s, MFU {palm:.1%} palm, {causal:.1%} causal, {computed:.1%} of what masks leave (of a step of {SEVERAL} and an update "
+        f"{rate:,.0f} tok/s, MFU {palm:.1%} palm, {causal:.1%} causal, {computed:.1%} of what "
+        f"masks leave (of a step of {SEVERAL} and an update "
         f"{palm * whole:.1%}, {causal * whole:.1%}); {torch.cuda.max_memory_allocated() / 1e9:.0f} GB; "
         f"ready after {preparing:.0f} s"
     )
