@@ -17,7 +17,7 @@ from trainer.corpus import Component
 from trainer.loader import Loader
 
 MEDIAN, SPREAD = 400.0, 1.18
-GPU_TOKENS = 1.7e6
+GPU_TOKENS = 2.05e6
 """Tokens a second that a GPU trains of a model of 50M parameters: what the loader is to exceed fifty times."""
 
 
