@@ -258,8 +258,8 @@ def newest(run: Path, ranks: Ranks | None = None) -> tuple[Path | None, dict[str
     Ranks that see the same folder look at a share of the files each. CheckpointError for one of an unknown format.
     """
     passed_over = {name: "no folder of a checkpoint" for name in _strangers(run)}
-    together = _together(ranks, [folder.name for folder in _newest_first(run)])
-    for folder in _newest_first(run):
+    together = _together(ranks, [folder.name for folder in newest_first(run)])
+    for folder in newest_first(run):
         wrong = fault(folder, together)
         if wrong is None:
             return folder, passed_over
@@ -284,7 +284,7 @@ def keep_newest(run: Path, count: int) -> None:
     """Deletes all but the `count` newest complete checkpoints, and what killed saves left behind."""
     for unfinished in (run / CHECKPOINTS).glob(f"{TEMPORARY_PREFIX}*"):
         shutil.rmtree(unfinished, ignore_errors=True)
-    complete = [folder for folder in _newest_first(run) if (folder / RECORD).is_file()]
+    complete = [folder for folder in newest_first(run) if (folder / RECORD).is_file()]
     for folder in complete[count:]:
         shutil.rmtree(folder)
 
@@ -302,7 +302,17 @@ def fault(folder: Path, ranks: Ranks | None = None) -> str | None:
 
 def kept(run: Path) -> list[tuple[int, Path]]:
     """(step, folder) of the checkpoints that a run keeps and that were completed, in turn."""
-    return [(_step_of(folder), folder) for folder in reversed(_newest_first(run)) if (folder / RECORD).is_file()]
+    return [(step_of(folder), folder) for folder in reversed(newest_first(run)) if (folder / RECORD).is_file()]
+
+
+def newest_first(run: Path) -> list[Path]:
+    """Folders that have the name of a checkpoint; a link is none, since what it leads to is not the run's."""
+    found = [one for one in (run / CHECKPOINTS).glob("step-*") if STEP_NAME.fullmatch(one.name) and not one.is_symlink()]
+    return sorted(found, key=step_of, reverse=True)
+
+
+def step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
 
 
 def identity(folder: Path) -> str:
@@ -313,15 +323,26 @@ def identity(folder: Path) -> str:
 
 
 def resolve(path: Path, ranks: Ranks | None = None) -> Path:
-    """The checkpoint that a person means by a checkpoint's folder or a run's; CheckpointError when there is none."""
+    """The checkpoint that a person means by a checkpoint's folder or a run's; CheckpointError when there is none, or the newest
+    of a run is not whole: a figure of an older one would pass for a figure of the run, so that one has to be named."""
     if (path / RECORD).exists() or (path / STATE).exists():
         wrong = fault(path, _together(ranks, [str((path / RECORD).exists())]))
         if wrong:
             raise CheckpointError(wrong)
         return path
-    found, _ = newest(path, ranks)
+    found, passed_over = newest(path, ranks)
+    after = -1 if found is None else step_of(found)
+    newer = [
+        f"{name}: {why}" for name, why in passed_over.items() if (step := STEP_NAME.fullmatch(name)) and int(step[1]) > after
+    ]
     if found is None:
-        raise CheckpointError(f"{path}: neither a checkpoint nor a run with a complete one")
+        told = f"; {newer[0]}" if newer else ""
+        raise CheckpointError(f"{path}: neither a checkpoint nor a run with a complete one{told}")
+    if newer:
+        raise CheckpointError(
+            f"{path}: its newest checkpoint is not whole ({'; '.join(newer)}), and an older one is taken only where it is named; "
+            f"the newest whole one is {found}"
+        )
     return found
 
 
@@ -485,7 +506,7 @@ def _fault(folder: Path, share: int, shares: int) -> str:
         missing = [name for name in needed if name not in files]
         if missing or not all(FILE_NAME.fullmatch(name) for name in files):
             return f"{folder / RECORD} is not that of a checkpoint"
-        if STEP_NAME.fullmatch(folder.name) and record["step"] != _step_of(folder):
+        if STEP_NAME.fullmatch(folder.name) and record["step"] != step_of(folder):
             return f"{folder / RECORD} is that of step {record['step']}"
         for name in sorted(files)[share::shares]:
             with _plain_file(folder / name) as file:
@@ -663,20 +684,10 @@ def _listed(names: list[str]) -> str:
     return f"{some} and {len(names) - NAMES_TOLD:,} more" if len(names) > NAMES_TOLD else some
 
 
-def _newest_first(run: Path) -> list[Path]:
-    """Folders that have the name of a checkpoint; a link is none, since what it leads to is not the run's."""
-    found = [one for one in (run / CHECKPOINTS).glob("step-*") if STEP_NAME.fullmatch(one.name) and not one.is_symlink()]
-    return sorted(found, key=_step_of, reverse=True)
-
-
 def _strangers(run: Path) -> list[str]:
     """What lies among a run's checkpoints under such a name and is none."""
     found = [one.name for one in (run / CHECKPOINTS).glob("step-*")]
-    return sorted(set(found) - {one.name for one in _newest_first(run)})
-
-
-def _step_of(folder: Path) -> int:
-    return int(folder.name.removeprefix("step-"))
+    return sorted(set(found) - {one.name for one in newest_first(run)})
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

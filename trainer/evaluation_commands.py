@@ -14,7 +14,7 @@ import typer
 from manifests.terminal import terminal, visible
 from trainer.exits import BAD_USAGE, FAILED, end, explain, need_torch, ranks_of
 from trainer.run_commands import CheckpointArgument, CorpusOption, DeviceOption, JsonOption, corpus_of, weights_of
-from trainer.training_options import Cache, Device, HeldOut, Manifest, Precision
+from trainer.training_options import Cache, HeldOut, Manifest, Precision
 
 if TYPE_CHECKING:
     from trainer.choices import Answer, Result
@@ -30,7 +30,7 @@ def evaluate(
     sequence_length: Annotated[
         int | None, typer.Option(help="T; default: as trained. Figures at different T do not compare.")
     ] = None,
-    device: Annotated[Device, typer.Option(help="auto takes a GPU where there is one.")] = Device.auto,
+    device: DeviceOption = "auto",
     dtype: Annotated[Precision, typer.Option(help="auto: bfloat16 on a GPU, float32 on a CPU.")] = Precision.auto,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole score as JSON.")] = False,
     documents: Annotated[
@@ -46,18 +46,22 @@ def evaluate(
     from trainer.document_scores import DocumentScores
     from trainer.scoring import score_documents
 
-    with ranks_of(device.value) as ranks:
+    with ranks_of(device) as ranks:
         if ranks.first:  # it may take minutes, as on a CPU
             print(f"scoring the {split.value} split", file=sys.stderr, flush=True)
-        scored, corpus = score_documents(checkpoint, manifest, split.value, ranks, sequence_length, dtype.value, cache)
+        scored, corpus, origin = score_documents(checkpoint, manifest, split.value, ranks, sequence_length, dtype.value, cache)
         score = scored.score
         if documents is not None and ranks.first:
             held = DocumentScores.of_evaluation(scored, corpus)
             held.write(Folder(str(documents.absolute().parent)), documents.name)
     if ranks.first:
         name = "val" if split is HeldOut.validation else split.value
-        plain = f"{score.describe()}\n{name}_bpb={score.val_bpb:.4f}"
-        print(json.dumps(score.as_json(), indent=1) if as_json else plain, flush=True)
+        warnings = origin.warnings(score.sequence_length)
+        if as_json:
+            print(json.dumps({**score.as_json(), "model": asdict(origin), "warnings": warnings}, indent=1), flush=True)
+            return
+        told = [score.describe(), visible(origin.describe()), *(f"warning: {one}" for one in warnings)]
+        print("\n".join([*told, f"{name}_bpb={score.val_bpb:.4f}"]), flush=True)
 
 
 def choices(
@@ -81,8 +85,6 @@ def choices(
 
     if dtype not in ("auto", "float32", "bfloat16"):
         end(BAD_USAGE, f"--dtype {dtype}: auto, float32 or bfloat16")
-    if device not in ("auto", "cpu", "cuda"):
-        end(BAD_USAGE, f"--device {device}: auto, cpu or cuda")
     if answers is not None and (answers.is_dir() or not answers.absolute().parent.is_dir()):
         end(FAILED, visible(f"--answers {answers}: {'a folder' if answers.is_dir() else 'there is no such folder'}; name a file"))
     path = questions or OWN

@@ -39,9 +39,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Replayed:
-    """`checkpoint`: what the steps were computed from. `diverged`: why it ended early, where a loss was no number."""
+    """`checkpoint`: what the steps were computed from. `passed_over`: what is wrong with those between it and the steps, by their
+    folder. `diverged`: why it ended early, where a loss was no number."""
 
     checkpoint: str
+    passed_over: dict[str, str]
     steps: list[Step]
     diverged: str | None
 
@@ -61,7 +63,7 @@ def replay(
     """
     if not 1 <= first <= last:
         raise ConfigurationError(f"steps {first} to {last} cannot be replayed: steps are counted from 1")
-    found = _checkpoint_before(run, first)
+    found, passed_over = _checkpoint_before(run, first)
     rows = {row["step"]: row for row in read_rows(run / METRICS)}
     state = checkpoint.load_state(found)
     config = _configuration(run, found, state, scratch, manifest)
@@ -78,7 +80,7 @@ def replay(
     for row in now:
         was = rows.get(row["step"], {})
         steps.append(Step(row["step"], row["loss"], row["grad_norm"], was.get("loss"), was.get("grad_norm")))
-    return Replayed(str(found), [one for one in steps if one.step >= first], diverged)
+    return Replayed(str(found), passed_over, [one for one in steps if one.step >= first], diverged)
 
 
 class Replay(Run):
@@ -132,17 +134,22 @@ class Replay(Run):
         pass
 
 
-def _checkpoint_before(run: Path, step: int) -> Path:
-    """The newest whole checkpoint of a step before this one. What a rewind has set aside goes back to what its run kept."""
+def _checkpoint_before(run: Path, step: int) -> tuple[Path, dict[str, str]]:
+    """(the newest whole checkpoint of a step before this one; what is wrong with each that is newer). What a rewind has set aside
+    goes back to what its run kept."""
     places = [run, *([run.parent.parent] if run.parent.name == rewind.ASIDE else [])]
-    kept = [one for place in places for one in checkpoint.kept(place) if one[0] < step]
-    for _, folder in sorted(kept, key=lambda one: one[0], reverse=True):
-        if checkpoint.fault(folder) is None:
-            return folder
-    there = ", ".join(str(one) for one in rewind.steps_kept(run)) or "none"
+    there = [folder for place in places for folder in checkpoint.newest_first(place) if checkpoint.step_of(folder) < step]
+    passed_over = dict[str, str]()
+    for folder in sorted(there, key=checkpoint.step_of, reverse=True):
+        wrong = checkpoint.fault(folder)
+        if wrong is None:
+            return folder, passed_over
+        passed_over[str(folder)] = wrong.replace(f"{folder}/", "")
+    told = "".join(f"; {name}: {why}" for name, why in passed_over.items())
+    kept = ", ".join(str(one) for one in rewind.steps_kept(run)) or "none"
     raise checkpoint.CheckpointError(
-        f"{run}: no whole checkpoint of a step before {step:,} is kept (there are: {there}); --checkpoint-every and --keep "
-        "decide how many a run keeps"
+        f"{run}: no whole checkpoint of a step before {step:,} is kept (there are: {kept}{told}); --checkpoint-every "
+        "and --keep decide how many a run keeps"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 exports = typer.Typer(help="Write a corpus or a model for other programs.", no_args_is_help=True)
 
 WEIGHTS_OF_A_RELEASE = "weights"
+DEVICES = ("auto", "cpu", "cuda")
 
 RunArgument = Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")]
 StepArgument = Annotated[int, typer.Argument(help="A step, from 1.", metavar="STEP")]
@@ -31,7 +33,17 @@ CorpusOption = Annotated[
     str | None, typer.Option("--manifest", help="The corpus, where it lies elsewhere than it did for the run.", metavar="PATH")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-DeviceOption = Annotated[str, typer.Option(help="auto, cpu or cuda; auto takes a GPU where there is one.")]
+
+
+def _known_device(name: str) -> str:
+    if name not in DEVICES:
+        end(BAD_USAGE, f"--device {name}: auto, cpu or cuda")
+    return name
+
+
+DeviceOption = Annotated[
+    str, typer.Option(help="auto, cpu or cuda; auto takes a GPU where there is one.", callback=_known_device)
+]
 CacheOption = Annotated[str | None, typer.Option(help="Where shards of a remote corpus are kept.", metavar="FOLDER")]
 
 
@@ -64,9 +76,8 @@ def batch(
     used = None
     if losses:
         need_torch()
-        from trainer import rewind
         from trainer.batch import with_losses
-        from trainer.checkpoint import CHECKPOINTS, CheckpointError
+        from trainer.checkpoint import CheckpointError, newest_first, step_of
         from trainer.corpus import Corpus
         from trainer.ranks import Ranks
         from trainer.scoring import load_model, usual_dtype
@@ -74,10 +85,10 @@ def batch(
         try:
             ranks = Ranks.join(device)
             if checkpoint is None:
-                before = [number for number in rewind.steps_kept(run) if number < step]
+                before = [folder for folder in newest_first(run) if step_of(folder) < step]
                 if not before:
                     raise CheckpointError(f"{run}: no checkpoint of a step before {step} is kept; --checkpoint names one")
-                checkpoint = run / CHECKPOINTS / f"step-{before[-1]:08d}"
+                checkpoint = before[0]
             loaded = load_model(checkpoint)
             loaded.model.to(ranks.device)
             corpus = Corpus.open(where, cache)
@@ -131,7 +142,8 @@ def replay(
         explain(error)
     if as_json:
         rows = [{**dataclasses.asdict(one), "same": one.same} for one in done.steps]
-        print(json.dumps({"checkpoint": done.checkpoint, "diverged": done.diverged, "steps": rows}, indent=1), flush=True)
+        told = {"checkpoint": done.checkpoint, "passed_over": done.passed_over, "diverged": done.diverged, "steps": rows}
+        print(json.dumps(told, indent=1), flush=True)
     else:
         _show_replayed(done)
 
@@ -170,7 +182,10 @@ def generate(
         explain(error)
     text = tokenizer.decode(found, skip_special_tokens=False)
     if as_json:
-        told = {"prompt": prompt, "text": text, "tokens": found, "ended": len(found) < tokens, "seed": seed}
+        told = {
+            "prompt": prompt, "text": text, "tokens": found, "ended": len(found) < tokens, "seed": seed,
+            "checkpoint": str(loaded.folder), "step": loaded.state.step,
+        }  # fmt: skip
         print(json.dumps(told, indent=1), flush=True)
     else:
         print(visible(prompt + text), flush=True)
@@ -229,6 +244,7 @@ def export_huggingface(
         explain(error)
     for name in names:
         print(visible(output / name), flush=True)
+    print(visible(f"of {loaded.folder}, of step {loaded.state.step:,}"), file=sys.stderr, flush=True)
 
 
 def _corpus_of(run: Path) -> str:
@@ -270,6 +286,8 @@ def _show_replayed(done: Replayed) -> None:
         rows.append([str(one.step), *("-" if figure is None else f"{figure:.6f}" for figure in figures), same])
     _show(columns, rows, {""})
     print(f"from {visible(done.checkpoint)}", flush=True)
+    for name, why in done.passed_over.items():
+        print(visible(f"warning: passed over {name} ({why}), which is nearer to the steps"), flush=True)
     if done.diverged:
         print(visible(done.diverged), flush=True)
 

@@ -36,6 +36,29 @@ def score_checkpoint(
     return score_documents(path, manifest, split, ranks, sequence_length, dtype, cache)[0].score
 
 
+@dataclass(frozen=True)
+class Origin:
+    """Whose score it is. `tokens` are those that the model was trained on, `sequence_length` is the T of its run."""
+
+    checkpoint: str
+    step: int
+    tokens: int
+    weights_sha256: str
+    sequence_length: int
+
+    def describe(self) -> str:
+        return f"checkpoint {self.checkpoint}, of step {self.step:,} and {self.tokens:,} tokens\nweights {self.weights_sha256}"
+
+    def warnings(self, sequence_length: int) -> list[str]:
+        """What a score at this T says less of than it seems to."""
+        if sequence_length <= self.sequence_length:
+            return []
+        return [
+            f"T = {sequence_length:,} is beyond the T = {self.sequence_length:,} that the run trained at: the score counts "
+            f"positions that it never trained on; --sequence-length {self.sequence_length} has none"
+        ]
+
+
 def score_documents(
     path: Path,
     manifest: str,
@@ -44,8 +67,8 @@ def score_documents(
     sequence_length: int | None = None,
     dtype: str = "auto",
     cache: str | None = None,
-) -> tuple[Scored, Corpus]:
-    """`score_checkpoint`, with the nats of each document, and the corpus."""
+) -> tuple[Scored, Corpus, Origin]:
+    """`score_checkpoint`, with the nats of each document, the corpus, and what was scored."""
     corpus = Corpus.open(manifest, cache)
     loaded = load_model(path, ranks)
     folder, state = loaded.folder, loaded.state
@@ -57,7 +80,8 @@ def score_documents(
     length = sequence_length or loaded.config.row_tokens
     chosen = usual_dtype(ranks.device.type) if dtype == "auto" else dtype
     logits = model_logits(loaded.model.to(ranks.device), chosen)
-    return evaluate_documents(logits, corpus, split, length, ranks, chosen), corpus
+    origin = Origin(str(folder), state.step, state.tokens, checkpoint.identity(folder), loaded.config.row_tokens)
+    return evaluate_documents(logits, corpus, split, length, ranks, chosen), corpus, origin
 
 
 @dataclass(frozen=True)

@@ -172,6 +172,31 @@ def test_a_replay_begins_at_the_nearest_checkpoint_and_shows_what_was_asked_for(
     assert code == 0 and out.count("the same") == 2
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "complete.json"])
+def test_a_replay_says_which_checkpoint_it_passed_over(finished: Path, tmp_path: Path, name: str) -> None:
+    damaged = Path(shutil.copytree(finished, tmp_path / "run"))
+    newest = damaged / CHECKPOINTS / "step-00000008"
+    (newest / name).unlink()
+    code, out, errors = invoke("replay", str(damaged), "9", "--json", "--device", "cpu")
+    assert code == 0, errors
+    told = json.loads(out)
+    assert told["checkpoint"].endswith("step-00000004") and told["steps"][0]["same"]
+    assert told["passed_over"] == {str(newest): f"{name} is not there: the save was not completed"}
+    code, out, _ = invoke("replay", str(damaged), "9", "--device", "cpu")
+    assert code == 0 and f"warning: passed over {newest} ({name} is not there" in out
+
+
+def test_losses_are_not_of_an_older_checkpoint_unless_that_is_named(finished: Path, manifest: Path, tmp_path: Path) -> None:
+    damaged = Path(shutil.copytree(finished, tmp_path / "run"))
+    (damaged / CHECKPOINTS / "step-00000008" / "complete.json").unlink()
+    asked = ["train", "batch", str(damaged), "9", "--losses", "--manifest", str(manifest), "--device", "cpu"]
+    code, _, errors = invoke(*asked)
+    assert code == 1 and "step-00000008/complete.json is not there" in errors
+    code, out, errors = invoke(*asked, "--checkpoint", str(damaged / CHECKPOINTS / "step-00000004"))
+    assert code == 0, errors
+    assert "step-00000004, of step 4" in out
+
+
 @pytest.mark.slow
 def test_a_replay_of_a_run_on_the_clock_has_the_rates_of_then(manifest: Path, tmp_path: Path) -> None:
     run(manifest, tmp_path / "run", steps=None, seconds=1.0, checkpoint_every=3, keep=999, evaluate=False)

@@ -122,6 +122,30 @@ def test_a_damaged_checkpoint_asked_for_by_name_is_refused(tmp_path: Path) -> No
         checkpoint.resolve(folder)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "complete.json"])
+def test_a_run_is_not_an_older_checkpoint_of_it_unless_that_is_named(tmp_path: Path, name: str) -> None:
+    older = save(tmp_path, 100)
+    newer = save(tmp_path, 200)
+    (newer / name).unlink()
+    with pytest.raises(CheckpointError) as refused:
+        checkpoint.resolve(tmp_path)
+    said = str(refused.value)
+    assert "its newest checkpoint is not whole (step-00000200: " in said and said.endswith(f"the newest whole one is {older}")
+    assert f"{newer / name} is not there" in said
+    assert checkpoint.resolve(older) == older
+    shutil.rmtree(newer)
+    newer.symlink_to(older)
+    with pytest.raises(CheckpointError, match=r"step-00000200: no folder of a checkpoint"):
+        checkpoint.resolve(tmp_path)
+
+
+def test_a_copy_beside_the_newest_checkpoint_keeps_nothing_from_being_scored(tmp_path: Path) -> None:
+    folder = save(tmp_path, 100)
+    shutil.copytree(folder, folder.with_name("step-00000100.copy"))
+    folder.with_name("step-00000050").symlink_to(folder)
+    assert checkpoint.resolve(tmp_path) == folder
+
+
 def test_what_is_saved_can_be_read_by_others_than_its_owner(tmp_path: Path) -> None:
     modes = {file.name: file.stat().st_mode & 0o044 for file in save(tmp_path, 1).glob("*.safetensors")}
     assert modes == {"model.safetensors": 0o044, "optimiser.safetensors": 0o044}
