@@ -140,6 +140,8 @@ def _chosen(run: Path, last: int | None, steps: Sequence[int], ema: bool) -> lis
     kept = rewind.steps_kept(run)
     if not kept:
         raise CheckpointError(f"{run}: not a run with a complete checkpoint")
+    if not steps:
+        _refuse_gaps(run, kept[-(1 if ema or not last else last) :])
     if ema:
         if last is not None or len(steps) > 1:
             raise ConfigurationError("a checkpoint holds one running average: leave --last out, and give one step at most")
@@ -153,6 +155,16 @@ def _chosen(run: Path, last: int | None, steps: Sequence[int], ema: bool) -> lis
             f"--checkpoint-every N --keep {last} (or more) keeps its last {last}"
         )
     return chosen
+
+
+def _refuse_gaps(run: Path, chosen: list[int]) -> None:
+    """The newest are those that nobody named, so none that is not whole may be passed over."""
+    for folder in checkpoint.newest_first(run):
+        if (step := checkpoint.step_of(folder)) < chosen[0]:
+            return
+        if step not in chosen:
+            wrong = checkpoint.fault(folder) or "it is not whole"
+            raise CheckpointError(f"{wrong}; name the checkpoints to be averaged: --steps {' --steps '.join(map(str, chosen))}")
 
 
 def _refuse_strangers(folders: Sequence[Path], states: Sequence[State]) -> None:

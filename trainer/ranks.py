@@ -38,6 +38,8 @@ class Ranks:
     @staticmethod
     def join(device: str = "auto") -> Ranks:
         """This process's place. `device` is `auto` (CUDA where there is one), `cpu` or `cuda`."""
+        if device not in ("auto", "cpu", "cuda"):
+            raise RanksError(f"--device {device}: auto, cpu or cuda")
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         if device == "cuda" and not torch.cuda.is_available():

@@ -251,6 +251,18 @@ def test_a_damaged_checkpoint_is_no_part_of_an_average(run: Path, tmp_path: Path
         average(damaged, tmp_path / "out", last=3)
 
 
+@pytest.mark.parametrize("which", [{"last": 2}, {"ema": True}], ids=["mean", "ema"])
+def test_a_newest_checkpoint_that_is_not_whole_is_not_passed_over(run: Path, tmp_path: Path, which: dict[str, Any]) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    newest = checkpoint.newest_first(tmp_path / "run")[0]
+    (newest / "complete.json").unlink()
+    with pytest.raises(CheckpointError, match=rf"{newest.name}.*--steps"):
+        average(tmp_path / "run", tmp_path / "out", **which)
+    left = [checkpoint.step_of(one) for one in checkpoint.newest_first(tmp_path / "run")[1:]]
+    named = left[:1] if "ema" in which else left[:2][::-1]
+    assert average(tmp_path / "run", tmp_path / "out", steps=named, ema="ema" in which).steps == named
+
+
 def test_weights_that_are_not_finite_have_no_average(run: Path, tmp_path: Path) -> None:
     """No run writes such a checkpoint: its digests are right, and its weights are not."""
     diverged = tmp_path / "run"
