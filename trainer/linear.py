@@ -29,6 +29,10 @@ class Linear(nn.Linear):
         self.low: Tensor | None = None
         self.total: Tensor | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Of a copy, which no `Sums` has taken up: it would compute with what its weights were, and lose its gradients."""
+        return {**self.__dict__, "low": None, "total": None}
+
     def forward(self, x: Tensor) -> Tensor:
         if self.low is None or self.total is None or not torch.is_grad_enabled():
             return F.linear(x, self.weight)
@@ -46,10 +50,9 @@ class Sums:
         for layer in self._layers:
             layer.low = layer.weight.detach().to(torch.bfloat16)
             layer.total = torch.zeros_like(layer.weight, memory_format=torch.contiguous_format)
-        # The head is left out: where the loss is computed in chunks, it has a product for each.
-        self._once = {
-            layer.total.data_ptr() for layer in model.blocks.modules() if isinstance(layer, Linear) and layer.total is not None
-        }
+        # As a backward pass makes them. The head is left out: where the loss is computed in chunks, it has a product for each.
+        layers = [layer for layer in model.blocks.modules() if isinstance(layer, Linear)]
+        self._in_turn = [layer.total for layer in reversed(layers) if layer.total is not None]
 
     @torch.no_grad()
     def begin(self) -> None:
@@ -69,24 +72,33 @@ class Sums:
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
         """Around the backward pass after which gradients are means over all ranks. Those of blocks leave as soon as they are
-        made, while others are computed; all ranks make them in the same order."""
-        backend = dist.get_backend()
-        mean = backend == "nccl"
+        made, while others are computed, and in one order: what is sent first by one rank is added to what others send first, and
+        their compilers need not have come to the same order of products."""
+        mean = dist.get_backend() == "nccl"
         operation = dist.ReduceOp.AVG if mean else dist.ReduceOp.SUM
+        places = [total.data_ptr() for total in self._in_turn]
+        made: set[int] = set()
         sent: list[Any] = []
 
-        def send(total: Tensor) -> None:
-            sent.append(dist.all_reduce(total, operation, async_op=True))
+        def send(gradient: Tensor) -> None:
+            sent.append(dist.all_reduce(gradient, operation, async_op=True))
 
-        _ready.update(dict.fromkeys(self._once, send))
+        def ready(total: Tensor) -> None:
+            made.add(total.data_ptr())
+            while len(sent) < len(places) and places[len(sent)] in made:
+                send(self._in_turn[len(sent)])
+
+        _ready.update(dict.fromkeys(places, ready))
         try:
             yield
         finally:
-            for place in self._once:
+            for place in places:
                 _ready.pop(place, None)
+        for total in self._in_turn[len(sent) :]:  # that a compiler added up elsewhere and copied
+            send(total)
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         for gradient in gradients:
-            if gradient.data_ptr() not in self._once:
+            if gradient.data_ptr() not in places:
                 send(gradient)
         for one in sent:
             one.wait()

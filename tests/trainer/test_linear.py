@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor
 
+from tests.trainer.ranks_fixture import in_ranks
 from trainer.linear import Linear, Sums, add_product
 from trainer.model import GPT
 from trainer.optimisation import build_adamw
 from trainer.presets import PRESETS
+from trainer.ranks import Ranks
 
 MICRO_BATCHES = 3
 
@@ -120,3 +124,45 @@ def test_a_sum_keeps_what_bfloat16_would_round_away() -> None:
     for _ in range(4):
         add_product(total, left, right)
     assert torch.equal(total, torch.full((2, 3), 257.0))
+
+
+def test_a_copy_of_a_model_has_gradients_of_its_own() -> None:
+    model = model_of()
+    Sums(model).begin()
+    backward(model)
+    copied = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.mul_(1.5)
+    plain = model_of()
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter.mul_(1.5)
+    backward(copied)
+    backward(plain)
+    wanted, found = gradients(plain), gradients(copied)
+    assert wanted.keys() == found.keys()
+    assert all(torch.equal(found[name], one) for name, one in wanted.items())
+
+
+def average_in_any_order(ranks: Ranks) -> None:
+    """Each rank makes the sums of like layers in another order, and one of them not within `add_product`."""
+    model = model_of(layers=3)
+    sums = Sums(model)
+    sums.begin()
+    layers = [layer for layer in model.modules() if isinstance(layer, Linear)]
+    totals = [layer.total for layer in layers if layer.total is not None]
+    with sums.averaged():
+        for number in range(len(totals))[:: 1 if ranks.first else -1]:
+            rows, columns = totals[number].shape
+            ones = torch.ones(1, rows, dtype=torch.bfloat16), torch.ones(1, columns, dtype=torch.bfloat16)
+            if number == 4:
+                totals[number].add_(2.0 * number + ranks.rank)
+            else:
+                add_product(totals[number], ones[0] * (2 * number + ranks.rank), ones[1])
+    for number, total in enumerate(totals):
+        assert torch.equal(total, torch.full_like(total, 2 * number + 0.5)), number
+
+
+def test_ranks_average_the_same_sums_in_whatever_order_they_make_them() -> None:
+    assert in_ranks(2, average_in_any_order) == [0, 0]
