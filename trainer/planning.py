@@ -351,15 +351,15 @@ def checkpoint_interval(mtbf: float, writing: float) -> Checkpoints:
 
 
 def _held(record: RunRecord, number_bytes: int, micro_batches: int) -> float:
-    """Bytes of weights, gradients, moments and running average of a rank, and of what is made of them: weights in bfloat16,
-    gradients in the buckets in which several ranks share them, and what `--accumulate whole` gathers."""
+    """Bytes of weights, gradients, moments and running average of a rank, and of what is made of them: weights in bfloat16, the
+    buckets in which DistributedDataParallel shares gradients of float32, and what `--accumulate whole` gathers."""
     parameters = record.architecture.parameters()
     average = 0 if record.config.ema is None else FLOAT32_BYTES
     held = (WEIGHT_BYTES + GRADIENT_BYTES + OPTIMISER_BYTES + average) * parameters / record.shards
     whole = record.shards == 1 or (record.config.accumulate == "whole" and micro_batches > 1)
     if whole and (number_bytes == BFLOAT16_BYTES or record.shards > 1):
         held += number_bytes * parameters
-    if whole and record.ranks > 1:
+    if whole and (record.shards > 1 or (record.ranks > 1 and number_bytes == FLOAT32_BYTES)):
         held += FLOAT32_BYTES * parameters
     return held
 
