@@ -137,11 +137,20 @@ def test_the_signature_of_another_manifest_is_told_with_both_digests(signed: Pat
     assert f"of digest {manifest.digest}; this one has {other.digest}" in first["what"]
 
 
+def another(letter: bytes) -> bytes:
+    """Another letter of base64: of the signatures that are made anew each time, one in 64 has any given one."""
+    return b"B" if letter == b"A" else b"A"
+
+
 @pytest.mark.parametrize("line", range(4))
 def test_a_changed_line_of_the_signature_is_found(signed: Path, keys: Keys, line: int) -> None:
     path = signed / "manifest.json.minisig"
     lines = path.read_bytes().splitlines()
-    lines[line] = lines[line].replace(b"corpus", b"corpse") if line == 2 else lines[line][:-9] + b"A" + lines[line][-8:]
+    lines[line] = (
+        lines[line].replace(b"corpus", b"corpse")
+        if line == 2
+        else lines[line][:-9] + another(lines[line][-9:-8]) + lines[line][-8:]
+    )
     path.write_bytes(b"\n".join(lines) + b"\n")
     if line == 0:
         assert told(signed, "--public-key", keys.public)["whole"], "that comment is nobody's word"

@@ -35,8 +35,8 @@ def answer(folder: Path) -> tuple[int, int]:
     ("line", "called"),
     [
         ("from loops.second import inner", "inner"),
-        ("from .second import inner", "inner"),
-        ("from loops import second", "second.inner"),
+        pytest.param("from .second import inner", "inner", marks=pytest.mark.slow),
+        pytest.param("from loops import second", "second.inner", marks=pytest.mark.slow),
     ],
 )
 def test_a_change_in_a_file_whose_function_is_called_is_noticed(tmp_path: Path, line: str, called: str) -> None:

@@ -237,7 +237,7 @@ def test_the_permutation_reaches_every_row_once(size: int) -> None:
     assert sorted(permute(np.arange(size), size, KEYS).tolist()) == list(range(size))
 
 
-@pytest.mark.parametrize("size", [2, 3, 7, 20])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow), 7, 20])
 def test_over_many_keys_each_row_comes_as_often_at_each_place(size: int) -> None:
     rounds = 400
     generator = np.random.default_rng(0)

@@ -215,7 +215,8 @@ def test_two_ranks_that_are_killed_come_to_the_same_end_bit_for_bit(
     consumed_as_planned(tmp_path / "broken", chosen)
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
 def test_a_run_that_was_rewound_and_stopped_comes_to_the_same_end(manifest: Path, tmp_path: Path, seed: int) -> None:
     generator = np.random.default_rng(100 + seed)
     chosen = {**drawn(generator, manifest), "checkpoint_every": 2}
