@@ -32,6 +32,10 @@ def _option(panel: str, text: str, *names: str, metavar: str | None = None) -> A
     return typer.Option(*names, help=text, rich_help_panel=panel, metavar=metavar)
 
 
+def _tokens(text: str) -> Any:
+    return typer.Option(help=text, parser=number_of_tokens, metavar="NUMBER")
+
+
 def plan_training(
     preset: Annotated[str | None, _option(MODEL, f"One of {', '.join(PRESETS)}. Default: {DEFAULT_PRESET}, or RUN's.")] = None,
     model: Annotated[
@@ -140,22 +144,8 @@ def plan_training(
 
 def forecast(
     run: Annotated[Path, typer.Argument(help="A run's folder; it may still be running.", metavar="RUN")],
-    until: Annotated[
-        int | None,
-        typer.Option(
-            help="Fit the steps up to so many tokens: 1e9, 500M. Default: half of the run's.",
-            parser=number_of_tokens,
-            metavar="NUMBER",
-        ),
-    ] = None,
-    at: Annotated[
-        int | None,
-        typer.Option(
-            help="Tokens to foretell the loss of: 2e10, 20B. Default: the run's budget.",
-            parser=number_of_tokens,
-            metavar="NUMBER",
-        ),
-    ] = None,
+    until: Annotated[int | None, _tokens("Fit the steps up to so many tokens: 1e9, 500M. Default: half of the run's.")] = None,
+    at: Annotated[int | None, _tokens("Tokens to foretell the loss of: 2e10, 20B. Default: the run's budget.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Foretells a run's loss from its first part, says how much that depends on the part, and where the rest departed."""

@@ -13,6 +13,7 @@ import typer
 
 from manifests.terminal import terminal, visible
 from trainer.exits import BAD_USAGE, FAILED, end, explain, need_torch
+from trainer.training_options import Device
 
 if TYPE_CHECKING:
     from trainer.corpus import Corpus
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 exports = typer.Typer(help="Write a corpus or a model for other programs.", no_args_is_help=True)
 
 WEIGHTS_OF_A_RELEASE = "weights"
-DEVICES = ("auto", "cpu", "cuda")
 
 RunArgument = Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")]
 StepArgument = Annotated[int, typer.Argument(help="A step, from 1.", metavar="STEP")]
@@ -36,7 +36,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _known_device(name: str) -> str:
-    if name not in DEVICES:
+    if name not in list(Device):
         end(BAD_USAGE, f"--device {name}: auto, cpu or cuda")
     return name
 
