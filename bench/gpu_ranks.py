@@ -3,7 +3,8 @@
 `python -m bench.gpu_ranks` measures on as many GPUs as there are and prints Markdown tables as it goes; `--parts` chooses,
 `--limit` bounds each measurement, which runs in processes of its own. Under torchrun the first rank does the same and the others
 leave.
-`--preset tiny --device cpu` is for trying it out: gloo instead of NCCL.
+`--preset tiny --device cpu` is for trying it out: gloo instead of NCCL. More ranks than there are GPUs share these, and gloo
+carries what they say (NCCL wants a GPU for each rank): such figures are of losses and scores, not of speed.
 
 Token ids are made up unless `--manifest` names a corpus; only parts that train through `trainer.loop` read it. Figures are those
 of whole optimiser steps, timed on the slowest rank, medians after a warm-up. Weights of the scaling part are drawn on the device.
@@ -33,7 +34,7 @@ import torch
 
 from tests.trainer.corpus_fixture import build_corpus
 from trainer.configuration import TrainConfig
-from trainer.flops import causal_flops_per_token, mfu, palm_flops_per_token
+from trainer.flops import causal_flops_per_token, mean_keys, mfu, palm_flops_per_token
 from trainer.ledger import LEDGER
 from trainer.loop import train
 from trainer.metrics import METRICS
@@ -42,7 +43,7 @@ from trainer.optimisation import build_adamw
 from trainer.parallel import Layout, Spread, local
 from trainer.presets import PRESETS
 from trainer.progress import RunProgress
-from trainer.ranks import Ranks
+from trainer.ranks import BACKENDS, Ranks
 from trainer.scoring import score_checkpoint
 
 VOCABULARY = 32_768
@@ -86,8 +87,8 @@ def scaling(given: argparse.Namespace) -> None:
     """Tokens a second, MFU and memory at 1 … N GPUs, and where the time of a step goes."""
     table(
         "Scaling, " + ("bf16" if given.device == "cuda" else "float32 on the CPU"),
-        "model", "layout", "GPUs", "rows x micro-batches", "tokens/s", "efficiency", "MFU PaLM", "MFU causal-exact", "GB a GPU",
-        "step s", "computing", "communication alone", "neither", "ready after s",
+        "model", "layout", "GPUs", "rows x micro-batches", "tokens/s", "efficiency", "MFU PaLM", "MFU causal-exact", "of what masks leave",
+        "GB a GPU", "step s", "computing", "communication alone", "neither", "ready after s",
     )  # fmt: skip
     for preset in given.presets:
         shape = SHAPES[preset]
@@ -104,13 +105,13 @@ def scaling(given: argparse.Namespace) -> None:
                 found = spawn(task, world, given.limit)
                 rows = f"{task['micro']} x {task['count']}"
                 if isinstance(found, str):
-                    row(preset, layout, world, rows, f"failed: {found}", *[""] * 9)
+                    row(preset, layout, world, rows, f"failed: {found}", *[""] * 10)
                     continue
                 rate = found["tokens_per_second"]
                 one = rate if world == 1 and one is None else one
                 row(
                     preset, layout, world, rows, f"{rate:,.0f}", share(None if one is None else rate / world / one),
-                    share(found["palm"]), share(found["causal"]), f"{found['memory_gb']:.1f}", f"{found['seconds']:.3f}",
+                    *(share(found[name]) for name in ("palm", "causal", "computed")), f"{found['memory_gb']:.1f}", f"{found['seconds']:.3f}",
                     *(share(found["split"].get(name)) for name in ("compute", "exposed", "idle")), f"{found['ready']:.0f}",
                 )  # fmt: skip
 
@@ -165,7 +166,7 @@ def evaluate(given: argparse.Namespace) -> None:
 
 def kill(given: argparse.Namespace) -> None:
     """A rank is killed in the middle of a step; torchrun starts all of them again, from the newest complete checkpoint."""
-    world = given.counts[-1]
+    world = max(number for number in given.counts if given.device == "cpu" or number <= torch.cuda.device_count())
     table("A rank killed in mid-step", "ranks", "after step", "went on after", "ended after s", "steps", "rows", "")
     out = given.folder / "killed"
     steps = 60
@@ -255,11 +256,13 @@ def steps_task(task: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     rate = ranks.world * count * micro * length / seconds
     name = torch.cuda.get_device_name() if cuda else "CPU"
     each = rate / ranks.world
+    seen = mean_keys([np.bincount(one) for one in segments.cpu().numpy()])
     return {
         "tokens_per_second": rate,
         "seconds": seconds,
         "palm": mfu(each * palm_flops_per_token(architecture, length), name, dtype),
-        "causal": mfu(each * causal_flops_per_token(architecture, mean_keys(segments.cpu().numpy())), name, dtype),
+        "causal": mfu(each * causal_flops_per_token(architecture, (length + 1) / 2), name, dtype),
+        "computed": mfu(each * causal_flops_per_token(architecture, seen), name, dtype),
         "memory_gb": ranks.maximum([memory])[0],
         "split": split(step, ranks) if cuda else {},
         "ready": ready,
@@ -281,6 +284,8 @@ TASKS = {"steps": steps_task, "train": train_task, "score": score_task}
 
 def worker(task: dict[str, Any]) -> None:
     torch.set_num_threads(1 if task["device"] == "cpu" else 4)
+    if task["device"] == "cuda" and int(os.environ["WORLD_SIZE"]) > torch.cuda.device_count():
+        BACKENDS["cuda"] = "gloo"
     ranks = Ranks.join(task["device"])
     found = TASKS[task["what"]](task, ranks)
     if ranks.first:
@@ -344,12 +349,6 @@ def made_up_segments(rows: int, length: int, seed: int) -> np.ndarray:
     return found
 
 
-def mean_keys(segments: np.ndarray) -> float:
-    """Keys that an average query may see within its document, itself included."""
-    sizes = np.concatenate([np.bincount(one) for one in segments]).astype(np.float64)
-    return float((sizes * (sizes + 1) / 2).sum() / segments.size)
-
-
 # processes and tables
 
 
@@ -362,7 +361,10 @@ def spawn(task: dict[str, Any], world: int, limit: float) -> dict[str, Any] | st
     with tempfile.TemporaryDirectory() as logs:
         processes = []
         for rank in range(world):
-            environment = {**os.environ, **QUIET, **place, "RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
+            local_rank = rank % torch.cuda.device_count() if task["device"] == "cuda" else rank
+            environment = {
+                **os.environ, **QUIET, **place, "RANK": str(rank), "LOCAL_RANK": str(local_rank), "OMP_NUM_THREADS": "1",
+            }  # fmt: skip
             for name in ("stdout", "stderr"):
                 Path(logs, f"{rank}.{name}").touch()
             with open(f"{logs}/{rank}.stdout", "w") as out, open(f"{logs}/{rank}.stderr", "w") as err:
@@ -410,7 +412,7 @@ def options(given: argparse.Namespace, out: Path, **changes: Any) -> dict[str, A
     preset = "tiny" if cpu else "small"
     return {
         "manifest": given.manifest, "out": str(out), "preset": preset, "device": given.device, "evaluate": False,
-        "compile": False, **shape, **changes,
+        "compile": given.compile, **shape, **changes,
     }  # fmt: skip
 
 
@@ -540,6 +542,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, help="tokens of a row, instead of the preset's")
     parser.add_argument("--accumulate", choices=["whole", "sharded"])
     parser.add_argument("--recompute", choices=["none", "feed", "selective", "full"], default="none")
+    parser.add_argument("--compile", action="store_true", help="of the parts that train")
     parser.add_argument("--timed", type=int, default=TIMED, help="steps that are timed")
     parser.add_argument("--limit", type=float, default=180.0, help="seconds that one measurement may take")
     parser.add_argument("--manifest", help="a corpus for the parts that train; default: made up")

@@ -22,6 +22,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from manifests.storage import TEMPORARY_PREFIX
 
+BACKENDS = {"cuda": "cpu:gloo,cuda:nccl", "cpu": "gloo"}
+"""By the device of gradients: what carries tensors of which device."""
+
 
 class RanksError(Exception):
     """A device that is not there, or an environment that names no usable ranks."""
@@ -52,7 +55,7 @@ class Ranks:
             torch.cuda.set_device(place)
         machines = max(1, world // int(os.environ.get("LOCAL_WORLD_SIZE", str(world))))
         if world > 1 and not dist.is_initialized():
-            _meet("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", machines)
+            _meet(BACKENDS[device], machines)
         return Ranks(int(os.environ.get("RANK", "0")), world, local_rank, place, machines)
 
     @property

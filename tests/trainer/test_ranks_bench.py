@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from bench.gpu_ranks import apart, covered, layouts, made_up_segments, mean_keys, once_each, shares
+from bench.gpu_ranks import apart, covered, layouts, once_each, shares
 from trainer.ledger import LEDGER
 
 
@@ -21,14 +20,6 @@ def test_only_communication_beside_which_nothing_computes_is_exposed() -> None:
     found = shares([(0.0, 4.0), (6.0, 8.0)], [(3.0, 5.0), (9.0, 10.0)])
     assert found == {"compute": pytest.approx(0.6), "exposed": pytest.approx(0.2), "idle": pytest.approx(0.2)}
     assert shares([], []) == {}
-
-
-def test_a_query_sees_the_keys_of_its_document_up_to_itself() -> None:
-    assert mean_keys(np.zeros((2, 8), np.int32)) == 4.5
-    assert mean_keys(np.array([[0, 0, 1, 1]])) == 1.5
-    segments = made_up_segments(3, 512, 0)
-    seen = [np.sum(row[: at + 1] == row[at]) for row in segments for at in range(512)]
-    assert mean_keys(segments) == pytest.approx(float(np.mean(seen)))
 
 
 def test_runs_of_unequal_length_are_never_equal() -> None:
