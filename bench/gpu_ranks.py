@@ -51,8 +51,8 @@ MADE_UP_VOCABULARY = {"cuda": 8_192, "cpu": 64}
 RATE = 1e-4
 TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-3}
 NORM_TOLERANCES = {"float32": 1e-4, "bfloat16": 5e-2}
-"""Relative differences of a step's loss, and of its gradient's norm, that another order of sums may make within 20 steps. Norms are
-compared since AdamW's steps are the same for a gradient that is a multiple of the right one."""
+"""Relative differences of a step's loss, and of its gradient's norm, that another order of sums may make within 20 steps. Norms
+are compared since AdamW's steps are the same for a gradient that is a multiple of the right one."""
 WARM, TIMED = 3, 5
 MARK = "RESULT "
 ANNOTATIONS = ("nccl:", "FSDP::", "Optimizer.", "ProfilerStep")
