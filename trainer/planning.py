@@ -351,17 +351,18 @@ def checkpoint_interval(mtbf: float, writing: float) -> Checkpoints:
 
 
 def _held(record: RunRecord, number_bytes: int, micro_batches: int) -> float:
-    """Bytes of weights, gradients, moments and running average of a rank, and of what is made of them: weights in bfloat16, the
-    buckets in which DistributedDataParallel shares gradients of float32, and what `--accumulate whole` gathers."""
-    parameters = record.architecture.parameters()
-    average = 0 if record.config.ema is None else FLOAT32_BYTES
-    held = (WEIGHT_BYTES + GRADIENT_BYTES + OPTIMISER_BYTES + average) * parameters / record.shards
-    whole = record.shards == 1 or (record.config.accumulate == "whole" and micro_batches > 1)
-    if whole and (number_bytes == BFLOAT16_BYTES or record.shards > 1):
-        held += number_bytes * parameters
-    if whole and (record.shards > 1 or (record.ranks > 1 and number_bytes == FLOAT32_BYTES)):
-        held += FLOAT32_BYTES * parameters
-    return held
+    """Bytes of weights, gradients, moments and running average of a rank, float32 each, and of what is made of them: weights in
+    bfloat16, and the buckets in which DistributedDataParallel shares gradients of float32. `--accumulate whole` gathers weights,
+    and sums whole gradients instead of the rank's share of them, which is made of these at the end of a step."""
+    parameters, float32 = record.architecture.parameters(), number_bytes == FLOAT32_BYTES
+    held = 3 * FLOAT32_BYTES * parameters / record.shards  # weights and both moments
+    held += 0 if record.config.ema is None else FLOAT32_BYTES * parameters / record.shards
+    if record.shards == 1:
+        copies, buckets = 0 if float32 else number_bytes, FLOAT32_BYTES if float32 and record.ranks > 1 else 0
+        return held + (FLOAT32_BYTES + copies + buckets) * parameters
+    if record.config.accumulate == "whole" and micro_batches > 1:
+        return held + (FLOAT32_BYTES + number_bytes) * parameters
+    return held + FLOAT32_BYTES * parameters / record.shards
 
 
 def _block_bytes(architecture: Architecture, slots: int, number_bytes: int) -> float:

@@ -405,7 +405,7 @@ def test_a_run_s_measured_speed_and_memory_stand_beside_the_estimate(tmp_path: P
     assert told["mfu"] == pytest.approx(of_run["mfu"])  # what was reached is what is planned with
     assert of_run["memory"] == pytest.approx(0.6e9)
     slots = 16 * 512
-    held = (16 / 2 + 2 + 4) * architecture.parameters()  # shards, bfloat16 weights and float32 gradients gathered
+    held = (12 / 2 + 2 + 4) * architecture.parameters()  # shards; bfloat16 weights and float32 gradients whole
     assert of_run["estimated_memory"] == held + activation_bytes(architecture, slots) + logit_bytes(architecture, slots)
     code, out, _ = invoke("--run", str(tmp_path / "run"), "--preset", "1b", "--mfu", "0.5")
     assert code == 0
@@ -454,22 +454,30 @@ def test_whole_models_have_buckets_in_float32_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "rows", "ranks", "shards", "gigabytes"),
-    [("small", 32, 1, 1, 33.58), ("1b", 16, 1, 1, 64.1), ("1b", 16, 2, 2, 58.0)],
+    ("preset", "rows", "ranks", "shards", "accumulate", "gigabytes"),
+    [
+        ("small", 32, 1, 1, "whole", 33.58),
+        ("1b", 16, 1, 1, "whole", 64.1),
+        ("1b", 16, 2, 1, "whole", 64.1),
+        ("1b", 16, 2, 2, "whole", 58.0),
+        ("8b", 2, 2, 2, "whole", 127.5),
+        ("8b", 2, 2, 2, "sharded", 99.6),
+    ],
 )
 def test_estimates_are_within_a_twentieth_of_what_h200s_held(
-    tmp_path: Path, preset: str, rows: int, ranks: int, shards: int, gigabytes: float
+    tmp_path: Path, preset: str, rows: int, ranks: int, shards: int, accumulate: str, gigabytes: float
 ) -> None:
-    architecture = PRESETS[preset].build(32_768)
+    architecture, length = PRESETS[preset].build(32_768), PRESETS[preset].sequence_length
     folder = _run_folder(tmp_path / "run", ranks=ranks, shards=shards, architecture=architecture.model_dump())
-    layout = "fsdp" if shards > 1 else "ddp"
     config = {
         "manifest": "m",
         "out": "o",
         "preset": preset,
+        "sequence_length": length,
         "micro_batch": rows,
-        "batch_tokens": 8 * rows * 2_048,
-        "parallel": layout,
+        "batch_tokens": 8 * rows * length,
+        "parallel": "fsdp" if shards > 1 else "ddp",
+        "accumulate": accumulate,
     }
     (folder / "config.json").write_text(json.dumps(config))
     assert measured(RunRecord.read(folder)).estimated_memory == pytest.approx(gigabytes * 1e9, rel=0.05)
