@@ -16,7 +16,7 @@ seed draws, as ours are, and in the same one in every epoch, as its files. Three
 where the original encodes text meanwhile; its pinned buffer is not overwritten before the copy was made (`--buffer single` leaves
 that to chance, as one buffer without a wait does); and the eleven steps before its clock starts train as well, which ours do not.
 
-Scores are `trainer.evaluation.evaluate_bpb`'s for both, probe included. MFU is that of `trainer.flops` for both.
+Scores are `trainer.scores.evaluation.evaluate_bpb`'s for both, probe included. MFU is that of `trainer.network.flops` for both.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from trainer.corpus import Component, Corpus
-from trainer.evaluation import EvaluationError, evaluate_bpb
-from trainer.flops import mfu
-from trainer.ranks import Ranks
+from trainer.data.corpus import Component, Corpus
+from trainer.distributed.ranks import Ranks
+from trainer.network.flops import mfu
+from trainer.scores.evaluation import EvaluationError, evaluate_bpb
 
 PEER, OURS = "autoresearch", "corpusmill"
 RESULT = "race.json"

@@ -30,13 +30,13 @@ from torch.nn.attention.varlen import varlen_attn
 from torch.utils.checkpoint import checkpoint
 
 from bench.gpu_ranks import drawn_on_device
-from trainer import fused, spans
-from trainer.flops import causal_flops_per_token, mean_keys, palm_flops_per_token, peak_flops
-from trainer.linear import add_product
-from trainer.model import GPT, block_mask, row_masks, token_nats
-from trainer.optimisation import build_adamw, build_optimiser, polar
-from trainer.parallel import ALONE, Recompute, Spread
+from trainer.distributed.parallel import ALONE, Recompute, Spread
+from trainer.network import fused, spans
+from trainer.network.flops import causal_flops_per_token, mean_keys, palm_flops_per_token, peak_flops
+from trainer.network.linear import add_product
+from trainer.network.model import GPT, block_mask, row_masks, token_nats
 from trainer.presets import PRESETS
+from trainer.run.optimisation import build_adamw, build_optimiser, polar
 
 CUDA = torch.device("cuda")
 VOCABULARY = 32_768
@@ -236,13 +236,13 @@ TILINGS: dict[str, tuple[tuple[int, int, int, int], ...]] = {
         (64, 64, 4, 2), (64, 64, 4, 1), (64, 128, 8, 1), (64, 128, 8, 2), (32, 64, 4, 2), (32, 128, 8, 2),
     ),
 }  # fmt: skip
-"""Queries, keys, warps and stages that `tilings` tries for each kernel of `trainer.spans`."""
+"""Queries, keys, warps and stages that `tilings` tries for each kernel of `trainer.network.spans`."""
 TILED = ((*SHAPES[0], 400), (*SHAPES[1], 400), (32, 2048, 4, 4, 128, 900))
 """Shapes, and the median length of their documents."""
 
 
 def tilings(names: str = "") -> None:
-    """Times each kernel of `trainer.spans` with other tiles, by the device's clock."""
+    """Times each kernel of `trainer.network.spans` with other tiles, by the device's clock."""
     shapes = [Attended.drawn(*shape) for shape in TILED]
     kept = [(one, spans.spans(one.segments)) for one in shapes]
     saved = [spans._attended(one.query, one.key, one.value, *seen) for one, seen in kept]

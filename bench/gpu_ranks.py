@@ -6,9 +6,9 @@ leave.
 `--preset tiny --device cpu` is for trying it out: gloo instead of NCCL. More ranks than there are GPUs share these, and gloo
 carries what they say (NCCL wants a GPU for each rank): such figures are of losses and scores, not of speed.
 
-Token ids are made up unless `--manifest` names a corpus; only parts that train through `trainer.loop` read it. Figures are those
-of whole optimiser steps, timed on the slowest rank, medians after a warm-up. Weights of the scaling part are drawn on the device.
-One GPU compiles the whole model, several compile each block, as in training.
+Token ids are made up unless `--manifest` names a corpus; only parts that train through `trainer.run.loop` read it. Figures are
+those of whole optimiser steps, timed on the slowest rank, medians after a warm-up. Weights of the scaling part are drawn on the
+device. One GPU compiles the whole model, and so does DDP in bfloat16; FSDP compiles each block, as in training.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ import torch
 
 from tests.trainer.corpus_fixture import build_corpus
 from trainer.configuration import TrainConfig
-from trainer.flops import causal_flops_per_token, mean_keys, mfu, palm_flops_per_token
-from trainer.ledger import LEDGER
-from trainer.loop import train
-from trainer.metrics import METRICS
-from trainer.model import GPT, row_masks
-from trainer.optimisation import build_adamw
-from trainer.parallel import Layout, Spread, local
+from trainer.distributed.parallel import Layout, Spread, local
+from trainer.distributed.ranks import BACKENDS, Ranks
+from trainer.network.flops import causal_flops_per_token, mean_keys, mfu, palm_flops_per_token
+from trainer.network.model import GPT, row_masks
 from trainer.presets import PRESETS
-from trainer.progress import RunProgress
-from trainer.ranks import BACKENDS, Ranks
-from trainer.scoring import score_checkpoint
+from trainer.run.loop import train
+from trainer.run.optimisation import build_adamw
+from trainer.run.progress import RunProgress
+from trainer.run_files.ledger import LEDGER
+from trainer.run_files.metrics import METRICS
+from trainer.scores.scoring import score_checkpoint
 
 VOCABULARY = 32_768
 MADE_UP_VOCABULARY = {"cuda": 8_192, "cpu": 64}

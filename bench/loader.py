@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from trainer.corpus import Component
-from trainer.loader import Loader
+from trainer.data.corpus import Component
+from trainer.data.loader import Loader
 
 MEDIAN, SPREAD = 400.0, 1.18
 GPU_TOKENS = 2.05e6

@@ -94,8 +94,8 @@ def verify(
     """Hash and count everything again; exit 1 and name what is wrong when the corpus is not what its manifest says."""
     from manifests.audit.answers import give
     from manifests.signature import SignatureError, signed_by
-    from manifests.verify import Verification
-    from manifests.verify import verify as findings_of
+    from manifests.verification.verify import Verification
+    from manifests.verification.verify import verify as findings_of
 
     if as_json and as_csv:
         raise typer.BadParameter("one of --json and --csv", param_hint="--json")

@@ -236,7 +236,7 @@ class Content(Part):
 
 
 class Manifest(Part):
-    """A corpus. `load` checks the digests of its two sections; `manifests.verify` checks the files."""
+    """A corpus. `load` checks the digests of its two sections; `manifests.verification.verify` checks the files."""
 
     format: Literal["corpusmill/1"] = "corpusmill/1"
     digest: str

@@ -30,7 +30,7 @@ from manifests.manifest import (
     digest,
 )
 from manifests.storage import Folder, sync_directory
-from manifests.verify import listed_files
+from manifests.verification.verify import listed_files
 from pipeline.lock import Held
 from pipeline.receipts import FileEntry, Receipts, receipt_name
 from pipeline.steps import Done, Plan

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from manifests.manifest import MANIFEST, Manifest, ManifestError
 from manifests.storage import Folder
-from manifests.verify import listed_files
+from manifests.verification.verify import listed_files
 from pipeline import known_inputs, lock, receipts, standing
 from pipeline.execution import Executor
 from pipeline.finish import finish, plan_digest

@@ -7,7 +7,7 @@ from typing import Any
 
 from manifests.manifest import MANIFEST, Content, Manifest, ManifestError, StageRecord, TokenizerTraining
 from manifests.storage import Folder, StorageError
-from manifests.verify import listed_files
+from manifests.verification.verify import listed_files
 from pipeline.steps import Done, Plan
 
 SHOWN_RULES = 5

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import typer
 
-from trainer import averaging_commands, evaluation_commands, gate_commands, planning_commands, run_commands, train_command
-from trainer.doremi_command import doremi
+from trainer.command_line import (
+    averaging_commands,
+    evaluation_commands,
+    gate_commands,
+    planning_commands,
+    run_commands,
+    train_command,
+)
+from trainer.command_line.doremi_command import doremi
 
 app = typer.Typer(help="Train on a corpus, and score what was trained.", no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(run_commands.exports, name="export")

@@ -62,7 +62,7 @@ class TrainConfig(BaseModel):
     matrices under Muon, and all others keep their proportion to it. `skip_steps` are ranges of steps, both ends
     included, whose rows are passed over without an update. `parent` is what the run has its first weights from (a run, a
     checkpoint, a release or an exported model), with a short warmup unless another is given, and `gate` the file of what it must
-    reach then (`trainer.gate`).
+    reach then (`trainer.adaptation.gate`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())

@@ -1,6 +1,6 @@
 """Shapes of models, and what is known of them without building one.
 
-`Architecture` is everything that `trainer.model.GPT` needs; `PRESETS` names the usual ones together with the row length,
+`Architecture` is everything that `trainer.network.model.GPT` needs; `PRESETS` names the usual ones together with the row length,
 batch, optimiser and course of rates that suit them. Nothing here imports torch.
 
 Two families of one model: `llama` (Touvron et al. 2023, with Qwen 3's norms of queries and keys), and `speedrun`, what the

@@ -30,7 +30,7 @@ from manifests.lookup import NearMiss, urls_called
 from manifests.manifest import MANIFEST, TAKEDOWN, Content, LogFile, Manifest, ManifestError, Shard
 from manifests.schemas import DOCUMENT_LOG, REMOVALS, SHARD_INDEX
 from manifests.storage import Folder, StorageError, Written, sha256_of
-from manifests.verify import listed_files
+from manifests.verification.verify import listed_files
 
 VERSION = 1
 ROW_GROUP = 65_536

@@ -12,7 +12,7 @@ import pyarrow as pa
 from manifests.logs import Logs
 from manifests.manifest import SPLITS, Manifest, Shard, TokenizerRecord
 from manifests.storage import Folder, StorageError, sha256_of
-from manifests.verify import listed_files
+from manifests.verification.verify import listed_files
 from stages.exports.format import ExportError, Kind, Tally
 from stages.shard_texts import TokenSlice, slices_of
 

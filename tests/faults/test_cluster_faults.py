@@ -11,7 +11,7 @@ import pytest
 
 from manifests.manifest import Manifest
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline.execution import PATIENCE_SECONDS
 from pipeline.recipe import Recipe
 from tests.faults.cluster import Cluster, cluster, kill_group, wait_for

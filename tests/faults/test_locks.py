@@ -17,7 +17,7 @@ import pytest
 import pipeline
 from manifests.manifest import MANIFEST, Manifest
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline import finish, lock
 from pipeline.execution import InlineExecutor, Outcome
 from pipeline.lock import LOCK, Locked, exclusive

@@ -15,7 +15,7 @@ import yaml
 from manifests import storage
 from manifests.manifest import Manifest
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline.execution import InlineExecutor, RayExecutor
 from pipeline.recipe import Recipe
 from tests.faults.orders import Faults, order

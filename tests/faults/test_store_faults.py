@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from manifests.manifest import Manifest
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline.commands import app
 from pipeline.recipe import Recipe
 from tests.faults.store import FaultyStore, Kind

@@ -19,9 +19,9 @@ from manifests.manifest import Manifest
 from manifests.storage import Folder
 from manifests.trained_on import LedgerError, TrainedOn
 from tests.manifests.training_run import ROWS, STEPS, write_run
-from trainer.corpus import Corpus
-from trainer.ledger import Ledger
-from trainer.loader import Loader, Phase
+from trainer.data.corpus import Corpus
+from trainer.data.loader import Loader, Phase
+from trainer.run_files.ledger import Ledger
 
 
 def why(*arguments: str | Path, code: int = 0) -> Any:

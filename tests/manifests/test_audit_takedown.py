@@ -20,7 +20,7 @@ from manifests.commands import app
 from manifests.logs import Logs
 from manifests.manifest import Manifest, ManifestError, open_corpus
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from tests.pipeline.crawl import Crawl
 
 SITE = Selection(domains=("site0.example",))

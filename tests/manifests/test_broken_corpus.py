@@ -18,7 +18,7 @@ import pytest
 from manifests.manifest import Manifest
 from manifests.storage import Folder
 from manifests.tokenizer_file import TokenizerFile, TokenizerFileError
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline import steps
 from tests.manifests.test_verify import Corpus, named, swap
 from tests.pipeline.crawl import ONE_FILE_A_PART, Crawl, build

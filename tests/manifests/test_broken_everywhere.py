@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from manifests.manifest import Manifest, ManifestError
 from manifests.schemas import DOCUMENT_LOG, EDITS, REMOVALS, SHARD_INDEX
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline import steps
 from stages.commands import app
 from tests.manifests.test_verify import Corpus, named, swap

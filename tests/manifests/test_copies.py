@@ -17,7 +17,7 @@ from manifests.commands import app
 from manifests.copies import copies_of, stand_ins
 from manifests.logs import Logs
 from manifests.manifest import open_corpus
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from stages import audit_commands
 from tests.pipeline.crawl import article, build, prose, small_recipe, write_small
 

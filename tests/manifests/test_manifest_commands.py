@@ -19,7 +19,7 @@ from manifests.commands import app
 from manifests.difference import differences
 from manifests.manifest import Content, Manifest, open_corpus
 from manifests.overview import by_component, by_licence, by_source
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from tests.manifests.many_shards import many_shards
 from tests.pipeline.crawl import Crawl, build
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from manifests.manifest import Content, Manifest, StageRecord
-from manifests.record_checks import SHARES, check_records, rules_of_options
 from manifests.storage import Folder
+from manifests.verification.record_checks import SHARES, check_records, rules_of_options
 from stages import registry
 from stages.c4 import C4, C4Options
 from stages.fineweb import FineWeb, FineWebOptions

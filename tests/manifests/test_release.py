@@ -22,7 +22,7 @@ from manifests.manifest import Manifest
 from manifests.release import SUMS, ReleaseError, check, release
 from manifests.storage import Folder
 from tests.manifests.training_run import STEPS, finish_run, write_run
-from trainer.loader import Phase
+from trainer.data.loader import Phase
 
 CHECKPOINT = f"checkpoints/step-{STEPS:08d}"
 FILES = {

@@ -36,7 +36,7 @@ from manifests.trained_on import TrainedOn
 from tests.html_page import Read
 from tests.manifests.training_run import finish_run, write_run
 from tests.pipeline.crawl import article, build, small_recipe, write_small
-from trainer.loader import Phase
+from trainer.data.loader import Phase
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 HOSTILE = [

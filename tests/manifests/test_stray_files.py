@@ -11,7 +11,7 @@ import pytest
 from manifests.audit.takedown import Selection, affected, take_down
 from manifests.logs import Logs
 from manifests.manifest import ManifestError, open_corpus
-from manifests.verify import verify
+from manifests.verification.verify import verify
 
 
 def beside(corpus: Path, output: str) -> str:

@@ -21,8 +21,8 @@ from manifests.manifest import Manifest
 from manifests.storage import Folder
 from manifests.trained_on import LedgerError, TrainedOn, equal_stretches, read_ledger
 from tests.manifests.training_run import ROWS, STEPS, write_run
-from trainer.corpus import Corpus
-from trainer.loader import IGNORED, Loader, Phase
+from trainer.data.corpus import Corpus
+from trainer.data.loader import IGNORED, Loader, Phase
 
 PHASES: dict[str, list[Phase]] = {
     "natural": [Phase()],

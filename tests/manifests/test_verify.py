@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from manifests import logs, shard_checks, twin_checks
+from manifests import logs
 from manifests.logs import Logs
 from manifests.manifest import Manifest, ManifestError, digest
 from manifests.storage import Folder, StorageError
-from manifests.verify import verify
+from manifests.verification import shard_checks, twin_checks
+from manifests.verification.verify import verify
 
 REMOVALS, DOCUMENTS = "logs/removals/books/00000.parquet", "logs/documents/books/00000.parquet"
 

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainer.corpus import Corpus
-from trainer.ledger import Ledger
-from trainer.loader import Loader, Phase
+from trainer.data.corpus import Corpus
+from trainer.data.loader import Loader, Phase
+from trainer.run_files.ledger import Ledger
 
 ROWS = 6
 STEPS = 40

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from manifests.commands import app as manifests_app
 from manifests.manifest import Manifest
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from stages import shard_texts
 from stages.benchmarks import load_items
 from stages.commands import app

@@ -19,7 +19,7 @@ import pytest
 import pipeline
 from manifests.manifest import Manifest
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline.execution import RayExecutor
 from tests.pipeline.crawl import ONE_FILE_A_PART, Crawl, build, write_crawl
 

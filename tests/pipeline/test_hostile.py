@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from manifests import commands
 from manifests.manifest import Manifest, ManifestError, digest
 from manifests.storage import Folder, StorageError
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline.inputs import InputError
 from pipeline.recipe import Recipe, RecipeError
 from pipeline.run import RunFailed

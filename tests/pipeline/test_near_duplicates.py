@@ -19,7 +19,7 @@ import pipeline
 from manifests.logs import read_parquet
 from manifests.manifest import Manifest
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline import steps
 from pipeline.execution import RayExecutor
 from pipeline.recipe import RecipeError

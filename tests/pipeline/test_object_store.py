@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from manifests.commands import app as auditor
 from manifests.manifest import Manifest, ManifestError
 from manifests.storage import Folder, StorageError, Written
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline import lock
 from pipeline.cleaning import clean
 from pipeline.commands import app

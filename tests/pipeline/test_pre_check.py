@@ -13,7 +13,7 @@ import yaml
 from manifests.identity import keyed_hash
 from manifests.manifest import Manifest
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline.recipe import Recipe, RecipeError
 from stages.pre_check import SAMPLE_KEY
 from tests.pipeline.crawl import article, build

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from manifests.logs import Logs
 from manifests.manifest import Manifest
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline.recipe import Recipe, RecipeError
 from stages.commands import app
 from stages.text_sources import find_texts

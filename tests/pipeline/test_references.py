@@ -14,7 +14,7 @@ import yaml
 
 from manifests.manifest import Manifest
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline.inputs import InputError
 from pipeline.recipe import Recipe, RecipeError
 from pipeline.run import RunFailed

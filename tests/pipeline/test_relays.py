@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from manifests.manifest import Manifest
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline import relay_steps, shuffle, steps
 from pipeline.cleaning import clean
 from pipeline.plan import make_plan

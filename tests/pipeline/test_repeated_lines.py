@@ -12,7 +12,7 @@ import pytest
 
 from manifests.manifest import Manifest
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline.recipe import Recipe
 from tests.pipeline.crawl import build
 

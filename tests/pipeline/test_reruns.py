@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import pipeline
 from manifests.manifest import Manifest, ManifestError
 from manifests.storage import TEMPORARY_PREFIX, Folder, StorageError
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline.cleaning import clean
 from pipeline.commands import app
 from pipeline.execution import RayExecutor

@@ -19,14 +19,14 @@ from tokenizers import AddedToken, Tokenizer
 from manifests.manifest import Manifest, digest
 from manifests.shards import ShardError
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline import shuffle, tokens
 from pipeline.run import RunFailed
 from pipeline.tokens import ENCODED, token_column
 from stages.tokenizer import Encoder, Engine, TokenizerOptions, train_tokenizer
 from tests.pipeline.crawl import article, build, small_recipe, write_small
 from tests.pipeline.token_parts import encode_part, pack_shard, write_part
-from trainer.corpus import Corpus, CorpusError
+from trainer.data.corpus import Corpus, CorpusError
 
 DOCUMENTS = 4000
 KS_1_IN_1000 = 1.95

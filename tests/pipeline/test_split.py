@@ -11,7 +11,7 @@ import pytest
 from manifests.logs import Logs
 from manifests.manifest import Manifest
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline import steps
 from tests.pipeline.crawl import build, small_recipe, write_small
 

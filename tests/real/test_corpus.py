@@ -19,7 +19,7 @@ import pytest
 
 from manifests.manifest import Manifest
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline.execution import InlineExecutor
 from pipeline.progress import Progress
 from pipeline.recipe import Recipe

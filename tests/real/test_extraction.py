@@ -17,7 +17,7 @@ import yaml
 from bench.extraction_settings import SETS, four_gram_scores
 from manifests.schemas import RECORDS, empty_rows
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline.execution import InlineExecutor
 from pipeline.progress import Progress
 from pipeline.recipe import Recipe

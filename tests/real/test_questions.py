@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from manifests.manifest import open_corpus
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline.recipe import Recipe
 from stages import audit_commands
 from tests.audit_questions import answer, call, logged, table
@@ -24,7 +24,7 @@ from tests.object_store import object_store, uploaded
 from tests.pipeline.crawl import build
 from tests.real.documents import DATA
 from tests.real.questioned import MIRROR, Questioned, questioned, recipe
-from trainer.loader import Phase
+from trainer.data.loader import Phase
 
 assert audit_commands
 ROWS = 48

@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 
 from manifests.commands import app
 from manifests.manifest import open_corpus
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from pipeline.recipe import Recipe
 from stages import audit_commands
 from tests.manifests.training_run import write_run
 from tests.object_store import object_store, uploaded
 from tests.pipeline.crawl import article, build, lines_of
-from trainer.loader import Phase
+from trainer.data.loader import Phase
 
 assert audit_commands
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from manifests.commands import app
 from manifests.manifest import open_corpus
 from manifests.storage import Folder
-from manifests.verify import verify
+from manifests.verification.verify import verify
 from stages import audit_commands
 from tests.object_store import object_store, uploaded
 from tests.pipeline.crawl import Crawl

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from trainer.configuration import TrainConfig
-from trainer.loop import Outcome, train
-from trainer.metrics import METRICS
-from trainer.progress import RunProgress
-from trainer.ranks import Ranks
+from trainer.distributed.ranks import Ranks
+from trainer.run.loop import Outcome, train
+from trainer.run.progress import RunProgress
+from trainer.run_files.metrics import METRICS
 
 TINY = {"layers": 3, "width": 20, "heads": 10, "kv_heads": 5, "hidden": 26}
 """Four shards of this are unequal, and of the gains of its heads, two numbers, some are empty."""

@@ -16,17 +16,17 @@ from typer.testing import CliRunner
 from manifests.commands import app as questions
 from tests.trainer.corpus_fixture import learnable_corpus
 from tests.trainer.ranks_fixture import TINY, options, train_alone, train_in
-from trainer import checkpoint
-from trainer.averaging import Ema, average
-from trainer.checkpoint import CheckpointError
+from trainer.adaptation.parent import Parent
 from trainer.commands import app
 from trainer.configuration import ConfigurationError, TrainConfig
-from trainer.corpus import Corpus
-from trainer.huggingface import export
-from trainer.optimisation import build_adamw
-from trainer.parent import Parent
-from trainer.ranks import Ranks
-from trainer.scoring import load_model, score_checkpoint
+from trainer.data.corpus import Corpus
+from trainer.distributed.ranks import Ranks
+from trainer.export.huggingface import export
+from trainer.run.averaging import Ema, average
+from trainer.run.optimisation import build_adamw
+from trainer.run_files import checkpoint
+from trainer.run_files.checkpoint import CheckpointError
+from trainer.scores.scoring import load_model, score_checkpoint
 
 ALONE = Ranks(0, 1, 0, torch.device("cpu"))
 DECAY = 0.8

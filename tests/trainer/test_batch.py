@@ -15,19 +15,19 @@ from manifests.manifest import open_corpus
 from manifests.trained_on import LedgerError, TrainedOn
 from tests.trainer.corpus_fixture import build_corpus, sentences
 from tests.trainer.test_loop import options, run
-from trainer import rewind
-from trainer.batch import pieces_of_step, with_losses
-from trainer.checkpoint import CHECKPOINTS, CheckpointError
 from trainer.commands import app
 from trainer.configuration import ConfigurationError, TrainConfig
-from trainer.corpus import Corpus
-from trainer.loader import Loader
-from trainer.loop import train
-from trainer.metrics import METRICS
-from trainer.progress import RunProgress
-from trainer.ranks import Ranks
-from trainer.replay import replay
-from trainer.scoring import load_model
+from trainer.data.corpus import Corpus
+from trainer.data.loader import Loader
+from trainer.distributed.ranks import Ranks
+from trainer.run.loop import train
+from trainer.run.progress import RunProgress
+from trainer.run_files import rewind
+from trainer.run_files.checkpoint import CHECKPOINTS, CheckpointError
+from trainer.run_files.metrics import METRICS
+from trainer.scores.scoring import load_model
+from trainer.studies.batch import pieces_of_step, with_losses
+from trainer.studies.replay import replay
 
 ALONE = Ranks(0, 1, 0, torch.device("cpu"))
 QUIET = RunProgress(False, 10)

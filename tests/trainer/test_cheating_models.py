@@ -23,10 +23,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.trainer.corpus_fixture import BOS, VOCABULARY, build_corpus, documents_of_lengths, sentences
-from trainer import evaluation
-from trainer.corpus import Corpus
-from trainer.evaluation import EvaluationError, Score, evaluate_bpb
-from trainer.ranks import Ranks
+from trainer.data.corpus import Corpus
+from trainer.distributed.ranks import Ranks
+from trainer.scores import evaluation
+from trainer.scores.evaluation import EvaluationError, Score, evaluate_bpb
 
 ALONE = Ranks(0, 1, 0, torch.device("cpu"))
 T = 16
@@ -463,11 +463,11 @@ PATCHES = {
     "numpy.arange": patched(np, "arange", lambda *_: np.zeros(0)),
     "math.fsum": patched(math, "fsum", lambda _: 1.0),
     "secrets.randbits": patched(secrets, "randbits", lambda _: 0),
-    "trainer.evaluation.row_nats": patched(evaluation, "row_nats", lambda x, t, v=1: t * 0.0),
-    "trainer.evaluation._log_probabilities": patched(evaluation, "_log_probabilities", lambda *_: 0),
-    "trainer.evaluation.bits_per_byte": patched(evaluation, "bits_per_byte", lambda _: 0.1),
-    "trainer.evaluation.Tensor": patched(evaluation, "Tensor", Zero),
-    "trainer.evaluation.EvaluationError": patched(evaluation, "EvaluationError", KeyboardInterrupt),
+    "trainer.scores.evaluation.row_nats": patched(evaluation, "row_nats", lambda x, t, v=1: t * 0.0),
+    "trainer.scores.evaluation._log_probabilities": patched(evaluation, "_log_probabilities", lambda *_: 0),
+    "trainer.scores.evaluation.bits_per_byte": patched(evaluation, "bits_per_byte", lambda _: 0.1),
+    "trainer.scores.evaluation.Tensor": patched(evaluation, "Tensor", Zero),
+    "trainer.scores.evaluation.EvaluationError": patched(evaluation, "EvaluationError", KeyboardInterrupt),
     "_Probe.verdict": patched(evaluation._Probe, "verdict", lambda _: (0.0, 0.0, 1)),
     "_Probe._compare": patched(evaluation._Probe, "_compare", lambda *_: None),
     "Ranks.total": patched(Ranks, "total", lambda _, values: values * 0),
@@ -625,7 +625,7 @@ def test_threads_and_seeds_that_a_model_sets_decide_nothing(corpus: Corpus) -> N
 
 def test_a_module_of_the_same_name_in_its_place_is_no_way_in(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     def swaps(tokens: Tensor) -> Tensor:
-        monkeypatch.setitem(sys.modules, "trainer.evaluation", types.ModuleType("trainer.evaluation"))
+        monkeypatch.setitem(sys.modules, "trainer.scores.evaluation", types.ModuleType("trainer.scores.evaluation"))
         monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))
         return honest(tokens)
 

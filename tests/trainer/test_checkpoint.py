@@ -17,12 +17,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.trainer.ranks_fixture import TINY, in_ranks
-from trainer import checkpoint
-from trainer.checkpoint import CheckpointError, Saver, State
-from trainer.optimisation import build_adamw
-from trainer.parallel import ALONE, Layout, Spread, local
+from trainer.distributed.parallel import ALONE, Layout, Spread, local
+from trainer.distributed.ranks import Ranks
 from trainer.presets import PRESETS
-from trainer.ranks import Ranks
+from trainer.run.optimisation import build_adamw
+from trainer.run_files import checkpoint
+from trainer.run_files.checkpoint import CheckpointError, Saver, State
 
 CPU = torch.device("cpu")
 ONE = Ranks(0, 1, 0, CPU)

@@ -20,13 +20,13 @@ from manifests.storage import Folder
 from tests.trainer.corpus_fixture import BOS, VOCABULARY, learnable_corpus
 from tests.trainer.test_generation import with_real_tokenizer
 from tests.trainer.test_loop import run
-from trainer.choices import Answer, ChoicesError, answer_all, compare, read_answers, summarise
+from trainer.command_line.run_commands import corpus_of
 from trainer.commands import app
-from trainer.corpus import CorpusError
-from trainer.generation import open_tokenizer
-from trainer.intervals import paired, wilson
-from trainer.questions import OWN, Question, QuestionsError, read_questions
-from trainer.run_commands import corpus_of
+from trainer.data.corpus import CorpusError
+from trainer.export.generation import open_tokenizer
+from trainer.scores.choices import Answer, ChoicesError, answer_all, compare, read_answers, summarise
+from trainer.scores.intervals import paired, wilson
+from trainer.scores.questions import OWN, Question, QuestionsError, read_questions
 
 CPU = torch.device("cpu")
 TABLE = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(1))

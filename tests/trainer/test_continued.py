@@ -24,21 +24,21 @@ from tests.trainer.adaptation_texts import write_recipe
 from tests.trainer.corpus_fixture import build_corpus, sentences
 from tests.trainer.ranks_fixture import in_ranks
 from tests.trainer.test_loop import ALONE, SMALL, forget_after, losses
-from trainer import checkpoint
-from trainer.checkpoint import CheckpointError
+from trainer.adaptation.gate import GateError
+from trainer.adaptation.gate_record import FOLDER, RECORD
+from trainer.adaptation.words import count_words
 from trainer.commands import app
 from trainer.configuration import REWARMUP, ConfigurationError, TrainConfig
-from trainer.corpus import Corpus, CorpusError
-from trainer.document_scores import DocumentScores
-from trainer.evaluation import EVALUATOR_SHA256, evaluator_sha256
-from trainer.gate import GateError
-from trainer.gate_record import FOLDER, RECORD
-from trainer.loop import Outcome, Run, train
-from trainer.progress import RunProgress
-from trainer.ranks import Ranks
-from trainer.replay import replay
-from trainer.scoring import score_checkpoint
-from trainer.words import count_words
+from trainer.data.corpus import Corpus, CorpusError
+from trainer.distributed.ranks import Ranks
+from trainer.run.loop import Outcome, Run, train
+from trainer.run.progress import RunProgress
+from trainer.run_files import checkpoint
+from trainer.run_files.checkpoint import CheckpointError
+from trainer.scores.document_scores import DocumentScores
+from trainer.scores.evaluation import EVALUATOR_SHA256, evaluator_sha256
+from trainer.scores.scoring import score_checkpoint
+from trainer.studies.replay import replay
 
 GATE = """
 domain: {text: [{components: [new]}], down_by: 0.3}

@@ -13,7 +13,7 @@ import pytest
 from manifests.manifest import ManifestError, digest
 from manifests.shards import check_tokens
 from tests.trainer.corpus_fixture import VOCABULARY, build_corpus, documents_of_lengths, learnable_corpus
-from trainer.corpus import Corpus, CorpusError
+from trainer.data.corpus import Corpus, CorpusError
 
 SHARD = "tokens/web/train/00000.bin"
 

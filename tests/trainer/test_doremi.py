@@ -19,13 +19,13 @@ from manifests.manifest import Manifest
 from manifests.storage import Folder
 from tests.trainer.corpus_fixture import build_corpus, sentences
 from tests.trainer.test_loop import ALONE, SMALL, started
-from trainer import checkpoint
 from trainer.commands import app
 from trainer.configuration import ConfigurationError, TrainConfig
-from trainer.corpus import Corpus
-from trainer.doremi import MIXTURE, PROXY, RECORD, REFERENCE, Learned, Proxy, doremi, reweighted
-from trainer.loader import LoaderError
-from trainer.progress import RunProgress
+from trainer.data.corpus import Corpus
+from trainer.data.loader import LoaderError
+from trainer.run.progress import RunProgress
+from trainer.run_files import checkpoint
+from trainer.studies.doremi import MIXTURE, PROXY, RECORD, REFERENCE, Learned, Proxy, doremi, reweighted
 
 SHAPE = [part for name, value in SMALL.items() for part in ("--model", f"{name}={value}")]
 

@@ -17,13 +17,13 @@ import torch
 import torch.nn.functional as F
 
 from tests.trainer.corpus_fixture import BOS, VOCABULARY, build_corpus, documents_of_lengths, learnable_corpus
-from trainer import evaluation
-from trainer.corpus import Corpus
-from trainer.evaluation import DECIDING_FILES, EvaluationError, Score, bits_per_byte, evaluate_bpb, evaluator_sha256
-from trainer.model import GPT
+from trainer.data.corpus import Corpus
+from trainer.distributed.ranks import Ranks
+from trainer.network.model import GPT
 from trainer.presets import Architecture
-from trainer.ranks import Ranks
-from trainer.scoring import model_logits
+from trainer.scores import evaluation
+from trainer.scores.evaluation import DECIDING_FILES, EvaluationError, Score, bits_per_byte, evaluate_bpb, evaluator_sha256
+from trainer.scores.scoring import model_logits
 
 ALONE = Ranks(0, 1, 0, torch.device("cpu"))
 LENGTHS = [2, 9, 17, 33, 1, 6]
@@ -373,7 +373,7 @@ def test_a_model_in_bfloat16_does_not_change_in_one_shape(corpus: Corpus) -> Non
 
 def test_the_evaluator_s_digest_covers_all_that_evaluating_imports() -> None:
     repository = Path(__file__).resolve().parents[2]
-    reached, waiting = set[str](), ["trainer.evaluation", "trainer.scoring"]
+    reached, waiting = set[str](), ["trainer.scores.evaluation", "trainer.scores.scoring"]
     while waiting:
         name = waiting.pop()
         path = f"{name.replace('.', '/')}.py"

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from tests.trainer.corpus_fixture import VOCABULARY, Documents, build_corpus, documents_of_lengths, sentences
 from tests.trainer.ranks_fixture import in_ranks
-from trainer.corpus import Corpus, CorpusError
-from trainer.evaluation import EvaluationError, Score, evaluate_bpb
-from trainer.model import GPT
+from trainer.data.corpus import Corpus, CorpusError
+from trainer.distributed.ranks import Ranks
+from trainer.network.model import GPT
 from trainer.presets import Architecture
-from trainer.ranks import Ranks
-from trainer.scoring import model_logits
+from trainer.scores.evaluation import EvaluationError, Score, evaluate_bpb
+from trainer.scores.scoring import model_logits
 
 ALONE = Ranks(0, 1, 0, torch.device("cpu"))
 WEB, BOOKS = ("web", "validation"), ("books", "validation")

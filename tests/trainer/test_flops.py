@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.flops import causal_flops_per_token, mfu, palm_flops_per_token, peak_flops
+from trainer.network.flops import causal_flops_per_token, mfu, palm_flops_per_token, peak_flops
 from trainer.presets import PRESETS, Architecture
 
 SMALL = Architecture(layers=12, width=768, heads=12, kv_heads=12, hidden=2_048, vocabulary=32_000, tied=True)

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from trainer.commands import app
-from trainer.forecast import Curve, Forecast, ForecastError, fit, forecast
+from trainer.planning.forecast import Curve, Forecast, ForecastError, fit, forecast
 from trainer.presets import PRESETS
-from trainer.run_record import RunRecord
+from trainer.run_files.run_record import RunRecord
 
 STEP = 32_768
 

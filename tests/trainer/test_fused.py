@@ -1,4 +1,4 @@
-"""The kernels of `trainer.fused` beside plain operations, in float32. They need CUDA, or Triton's interpreter:
+"""The kernels of `trainer.network.fused` beside plain operations, in float32. They need CUDA, or Triton's interpreter:
 `TRITON_INTERPRET=1 pytest tests/trainer/test_fused.py` where Triton is installed."""
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainer import fused
-from trainer.loader import IGNORED
-from trainer.model import Attention, rotary
+from trainer.data.loader import IGNORED
+from trainer.network import fused
+from trainer.network.model import Attention, rotary
 from trainer.presets import Architecture
 
 INTERPRETED = fused.triton is not None and os.environ.get("TRITON_INTERPRET") == "1"

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from manifests.storage import Folder
+from trainer.adaptation.gate import Decision, Gate, GateError, GateFile, change_interval, decide
 from trainer.commands import app
-from trainer.document_scores import DocumentScores, DocumentScoresError
-from trainer.gate import Decision, Gate, GateError, GateFile, change_interval, decide
+from trainer.scores.document_scores import DocumentScores, DocumentScoresError
 
 GATE = """
 domain: {text: [{components: [safety]}], down_by: 1.0}

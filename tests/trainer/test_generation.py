@@ -16,10 +16,10 @@ from manifests.manifest import Content, Manifest
 from manifests.storage import Folder
 from tests.trainer.corpus_fixture import BOS, VOCABULARY, learnable_corpus
 from tests.trainer.test_loop import run
-from trainer.checkpoint import CheckpointError
 from trainer.commands import app
 from trainer.configuration import ConfigurationError
-from trainer.generation import Sampling, draw, generate
+from trainer.export.generation import Sampling, draw, generate
+from trainer.run_files.checkpoint import CheckpointError
 
 CPU = torch.device("cpu")
 LOGITS = torch.tensor([1.0, 3.0, 2.0, 2.0, -1.0])

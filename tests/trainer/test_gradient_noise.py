@@ -12,9 +12,9 @@ import torch
 from tests.trainer.corpus_fixture import learnable_corpus
 from tests.trainer.ranks_fixture import losses, options, rows, train_alone, train_in
 from trainer.configuration import ConfigurationError, TrainConfig
-from trainer.gradient_noise import GradientNoise, inverse_size, small_square
-from trainer.loader import IGNORED
-from trainer.ranks import Ranks
+from trainer.data.loader import IGNORED
+from trainer.distributed.ranks import Ranks
+from trainer.run.gradient_noise import GradientNoise, inverse_size, small_square
 
 
 def test_the_scale_of_known_noise_is_found() -> None:

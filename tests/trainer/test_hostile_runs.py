@@ -19,13 +19,14 @@ from manifests.trained_on import LEDGER, LedgerError
 from tests.trainer.corpus_fixture import learnable_corpus
 from tests.trainer.test_checkpoint import seal
 from tests.trainer.test_loop import command, losses, run
-from trainer import checkpoint, run_folder
-from trainer.checkpoint import CheckpointError
 from trainer.commands import app
 from trainer.configuration import ConfigurationError
-from trainer.metrics import METRICS, MetricsError
-from trainer.ranks import Ranks
-from trainer.scoring import load_model
+from trainer.distributed.ranks import Ranks
+from trainer.run import run_folder
+from trainer.run_files import checkpoint
+from trainer.run_files.checkpoint import CheckpointError
+from trainer.run_files.metrics import METRICS, MetricsError
+from trainer.scores.scoring import load_model
 
 ALONE = Ranks(0, 1, 0, torch.device("cpu"))
 NEWEST = "step-00000004"

@@ -12,14 +12,14 @@ from typer.testing import CliRunner
 
 from tests.trainer.corpus_fixture import VOCABULARY, learnable_corpus
 from tests.trainer.test_loop import options
-from trainer import checkpoint
 from trainer.commands import app
 from trainer.configuration import ConfigurationError, TrainConfig
-from trainer.corpus import Corpus
-from trainer.huggingface import config_of, export
-from trainer.model import GPT
+from trainer.data.corpus import Corpus
+from trainer.export.huggingface import config_of, export
+from trainer.network.model import GPT
 from trainer.presets import PRESETS
-from trainer.scoring import Loaded
+from trainer.run_files import checkpoint
+from trainer.scores.scoring import Loaded
 
 SHAPES = [
     {"qk_norm": qk_norm, "tied": tied, "heads": 4, "kv_heads": kv_heads}

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from tests.trainer.ranks_fixture import in_ranks
-from trainer.linear import Linear, Sums, add_product
-from trainer.model import GPT
-from trainer.optimisation import build_adamw
+from trainer.distributed.ranks import Ranks
+from trainer.network.linear import Linear, Sums, add_product
+from trainer.network.model import GPT
 from trainer.presets import PRESETS
-from trainer.ranks import Ranks
+from trainer.run.optimisation import build_adamw
 
 MICRO_BATCHES = 3
 

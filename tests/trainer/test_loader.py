@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.trainer.corpus_fixture import BOS, build_corpus, documents_of_lengths
-from trainer.corpus import Corpus
-from trainer.loader import IGNORED, PERIOD, Loader, LoaderError, Phase, permute
+from trainer.data.corpus import Corpus
+from trainer.data.loader import IGNORED, PERIOD, Loader, LoaderError, Phase, permute
 
 LENGTHS = [3, 5, 20, 2, 9, 1, 8, 16, 31, 4, 4, 7]
 

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from tests.trainer.corpus_fixture import learnable_corpus
 from tests.trainer.ranks_fixture import TINY, rows, train_in
-from trainer import checkpoint
 from trainer.configuration import ConfigurationError, TrainConfig
-from trainer.corpus import Corpus
-from trainer.loader import IGNORED, Batch, Loader
-from trainer.logits import logit_sizes
-from trainer.model import GPT, row_masks
+from trainer.data.corpus import Corpus
+from trainer.data.loader import IGNORED, Batch, Loader
+from trainer.network.model import GPT, row_masks
 from trainer.presets import PRESETS
+from trainer.run.logits import logit_sizes
+from trainer.run_files import checkpoint
 
 
 @pytest.fixture(scope="module")

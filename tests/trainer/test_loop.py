@@ -22,17 +22,17 @@ from manifests.packing import Plan
 from manifests.trained_on import TrainedOn, read_ledger
 from tests.trainer.corpus_fixture import build_corpus, learnable_corpus, sentences
 from tests.trainer.ranks_fixture import in_ranks
-from trainer import checkpoint
 from trainer.commands import app
 from trainer.configuration import ConfigurationError, TrainConfig
-from trainer.corpus import Corpus, CorpusError
-from trainer.flops import causal_flops_per_token, palm_flops_per_token
-from trainer.loader import Loader, LoaderError
-from trainer.loop import Outcome, train
-from trainer.metrics import METRICS, DivergedError
-from trainer.progress import RunProgress
-from trainer.ranks import Ranks, RanksError
-from trainer.scoring import score_checkpoint
+from trainer.data.corpus import Corpus, CorpusError
+from trainer.data.loader import Loader, LoaderError
+from trainer.distributed.ranks import Ranks, RanksError
+from trainer.network.flops import causal_flops_per_token, palm_flops_per_token
+from trainer.run.loop import Outcome, train
+from trainer.run.progress import RunProgress
+from trainer.run_files import checkpoint
+from trainer.run_files.metrics import METRICS, DivergedError
+from trainer.scores.scoring import score_checkpoint
 
 ALONE = Ranks(0, 1, 0, torch.device("cpu"))
 SMALL = {"layers": 1, "width": 32, "heads": 2, "kv_heads": 1, "hidden": 48}
@@ -360,7 +360,7 @@ def test_mfu_counts_targets_and_not_the_padding_beside_them(tmp_path: Path, monk
     """Rows that are two fifths padding, on a device that is said to be known."""
     held_out = {("toy", "validation"): [sentences(5, 3)]}
     manifest = build_corpus(tmp_path / "corpus", {("toy", "train"): [[[3 + n % 60] * 19 for n in range(64)]], **held_out})
-    monkeypatch.setattr("trainer.speed.device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr("trainer.run.speed.device_name", lambda device: "NVIDIA H200")
     config = TrainConfig.check(**options(manifest, tmp_path / "run", steps=3, dtype="bfloat16", evaluate=False))
     train(config, ALONE, RunProgress(False, 10))
     shape = config.architecture(64)

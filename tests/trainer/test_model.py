@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import flex_attention
 
-from trainer.loader import IGNORED
-from trainer.model import GPT, block_mask, document_mask, rotary, token_nats
-from trainer.optimisation import WarmupCosine, build_adamw
+from trainer.data.loader import IGNORED
+from trainer.network.model import GPT, block_mask, document_mask, rotary, token_nats
 from trainer.presets import PRESETS, Architecture
+from trainer.run.optimisation import WarmupCosine, build_adamw
 
 SHAPE = Architecture(vocabulary=50, layers=2, width=32, heads=4, kv_heads=2, hidden=48, qk_norm=True)
 

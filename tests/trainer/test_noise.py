@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from trainer.commands import app
-from trainer.noise import NoiseError, compare, group, student, welch
+from trainer.scores.noise import NoiseError, compare, group, student, welch
 
 SCORE = {"split": "validation", "sequence_length": 32, "documents_sha256": "d", "evaluator_sha256": "e"}
 

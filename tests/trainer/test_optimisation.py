@@ -7,8 +7,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from trainer.model import GPT
-from trainer.optimisation import (
+from trainer.network.model import GPT
+from trainer.presets import PRESETS
+from trainer.run.optimisation import (
     EMBEDDING_RATE,
     FIRST_MOMENTUM,
     HEAD_RATE,
@@ -27,7 +28,6 @@ from trainer.optimisation import (
     set_decay,
     set_rate,
 )  # fmt: skip
-from trainer.presets import PRESETS
 
 Matrix = NDArray[np.float64]
 SHAPE = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "hidden": 80}

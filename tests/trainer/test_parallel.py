@@ -13,12 +13,12 @@ from torch import Tensor
 from tests.trainer.corpus_fixture import learnable_corpus
 from tests.trainer.ranks_fixture import TINY, in_ranks, losses, options, rows, train_alone, train_in
 from trainer.configuration import ConfigurationError, TrainConfig
-from trainer.model import GPT, document_mask
-from trainer.optimisation import build_adamw
-from trainer.parallel import ALONE, Layout, Recompute, Spread, local
+from trainer.distributed.parallel import ALONE, Layout, Recompute, Spread, local
+from trainer.distributed.ranks import Ranks
+from trainer.network.model import GPT, document_mask
 from trainer.presets import PRESETS
-from trainer.ranks import Ranks
-from trainer.scoring import score_checkpoint
+from trainer.run.optimisation import build_adamw
+from trainer.scores.scoring import score_checkpoint
 
 CPU = torch.device("cpu")
 TOLERANCE = 2e-5

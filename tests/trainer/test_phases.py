@@ -16,8 +16,8 @@ from manifests.trained_on import TrainedOn
 from tests.trainer.corpus_fixture import build_corpus, documents_of_lengths, sentences
 from trainer.commands import app
 from trainer.configuration import TrainConfig
-from trainer.corpus import Corpus
-from trainer.loader import Budget, Loader, LoaderError, Phase
+from trainer.data.corpus import Corpus
+from trainer.data.loader import Budget, Loader, LoaderError, Phase
 
 T, BATCH = 32, 256
 SHAPE = ["layers=1", "width=16", "heads=2", "kv_heads=1", "hidden=16"]

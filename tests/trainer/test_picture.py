@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer.picture import curves
+from trainer.run_files.picture import curves
 
 
 def test_a_short_run_has_no_line_that_is_called_smoothed_and_is_not() -> None:

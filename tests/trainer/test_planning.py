@@ -12,10 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.trainer.corpus_fixture import build_corpus, documents_of_lengths
-from trainer import chinchilla
 from trainer.commands import app
-from trainer.flops import causal_flops_per_token
-from trainer.planning import (
+from trainer.network.flops import causal_flops_per_token
+from trainer.planning.planning import (
     GPU_HOURS_A_FAILURE,
     GPUS,
     PlanError,
@@ -25,6 +24,7 @@ from trainer.planning import (
     bubble,
     checkpoint_interval,
     checkpointed_bytes,
+    chinchilla,
     flops_per_token,
     logit_bytes,
     measured,
@@ -33,7 +33,7 @@ from trainer.planning import (
     plan,
 )
 from trainer.presets import PRESETS, Architecture
-from trainer.run_record import RecordError, RunRecord
+from trainer.run_files.run_record import RecordError, RunRecord
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 COURSE = Architecture(layers=36, width=4_096, heads=32, kv_heads=8, hidden=15_360, vocabulary=152_064)
@@ -70,7 +70,7 @@ def test_the_parts_of_published_shapes_add_up_to_their_parameters(architecture: 
 def test_the_parts_of_every_preset_are_those_of_the_built_model(preset: str) -> None:
     import torch
 
-    from trainer.model import GPT
+    from trainer.network.model import GPT
 
     architecture = PRESETS[preset].build(512)
     with torch.device("meta"):

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from tests.trainer.corpus_fixture import learnable_corpus
-from trainer.corpus import Corpus
-from trainer.loader import Batch, Loader, LoaderError
-from trainer.prefetch import BUFFERS, PREFETCHED, Buffer, MicroBatch, Prefetcher, Transfer
+from trainer.data.corpus import Corpus
+from trainer.data.loader import Batch, Loader, LoaderError
+from trainer.data.prefetch import BUFFERS, PREFETCHED, Buffer, MicroBatch, Prefetcher, Transfer
 
 ROWS, T = 4, 8
 CPU = torch.device("cpu")

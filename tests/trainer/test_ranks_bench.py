@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.gpu_ranks import apart, covered, layouts, once_each, shares
-from trainer.ledger import LEDGER
+from trainer.run_files.ledger import LEDGER
 
 
 def test_overlapping_kernels_count_once() -> None:

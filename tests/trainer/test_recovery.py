@@ -20,9 +20,9 @@ from manifests.storage import TEMPORARY_PREFIX
 from manifests.trained_on import read_ledger
 from tests.trainer.corpus_fixture import learnable_corpus
 from tests.trainer.ranks_fixture import TINY, losses, options, train_alone, train_in
-from trainer import checkpoint
-from trainer.loop import Outcome
-from trainer.metrics import METRICS
+from trainer.run.loop import Outcome
+from trainer.run_files import checkpoint
+from trainer.run_files.metrics import METRICS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TOLERANCE = 2e-5

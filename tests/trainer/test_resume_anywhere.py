@@ -19,13 +19,13 @@ import torch
 from manifests.trained_on import TrainedOn, read_ledger
 from tests.trainer.corpus_fixture import build_corpus, sentences
 from tests.trainer.ranks_fixture import in_ranks, losses, rows, train_alone
-from trainer import checkpoint
 from trainer.configuration import ConfigurationError, TrainConfig
-from trainer.corpus import Corpus
-from trainer.loop import train
-from trainer.progress import RunProgress
-from trainer.ranks import Ranks
-from trainer.steps import Steps
+from trainer.data.corpus import Corpus
+from trainer.data.steps import Steps
+from trainer.distributed.ranks import Ranks
+from trainer.run.loop import train
+from trainer.run.progress import RunProgress
+from trainer.run_files import checkpoint
 
 ALONE = Ranks(0, 1, 0, torch.device("cpu"))
 SHAPE = {"layers": 1, "width": 16, "heads": 4, "kv_heads": 2, "hidden": 16}

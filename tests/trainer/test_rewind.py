@@ -13,15 +13,15 @@ import torch
 from manifests.trained_on import TrainedOn, read_ledger
 from tests.trainer.corpus_fixture import learnable_corpus
 from tests.trainer.test_loop import losses, options, run, weights
-from trainer import checkpoint, rewind
-from trainer.checkpoint import CheckpointError
 from trainer.configuration import ConfigurationError, TrainConfig
-from trainer.corpus import Corpus
-from trainer.loader import Loader
-from trainer.loop import Outcome, train
-from trainer.metrics import METRICS
-from trainer.progress import RunProgress
-from trainer.ranks import Ranks
+from trainer.data.corpus import Corpus
+from trainer.data.loader import Loader
+from trainer.distributed.ranks import Ranks
+from trainer.run.loop import Outcome, train
+from trainer.run.progress import RunProgress
+from trainer.run_files import checkpoint, rewind
+from trainer.run_files.checkpoint import CheckpointError
+from trainer.run_files.metrics import METRICS
 
 ALONE = Ranks(0, 1, 0, torch.device("cpu"))
 ROWS = 16

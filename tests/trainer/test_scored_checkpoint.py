@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from tests.trainer.corpus_fixture import learnable_corpus
 from tests.trainer.test_generation import with_real_tokenizer
 from tests.trainer.test_loop import run
-from trainer import checkpoint
 from trainer.commands import app
+from trainer.run_files import checkpoint
 
 TRAINED_AT = 16
 

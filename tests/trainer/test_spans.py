@@ -1,4 +1,4 @@
-"""`trainer.spans` beside FlexAttention's twin, a boolean mask. The kernels need CUDA, or Triton's interpreter:
+"""`trainer.network.spans` beside FlexAttention's twin, a boolean mask. The kernels need CUDA, or Triton's interpreter:
 `TRITON_INTERPRET=1 pytest tests/trainer/test_spans.py` where Triton is installed."""
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainer import spans
-from trainer.model import window_mask
-from trainer.spans import Spans
+from trainer.network import spans
+from trainer.network.model import window_mask
+from trainer.network.spans import Spans
 
 INTERPRETED = spans.triton is not None and os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cuda" if spans.AVAILABLE else "cpu")

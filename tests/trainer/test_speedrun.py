@@ -13,11 +13,11 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from tests.trainer.corpus_fixture import learnable_corpus
 from tests.trainer.ranks_fixture import losses, options, rows, train_alone, train_in
-from trainer import checkpoint
 from trainer.configuration import ConfigurationError, TrainConfig
-from trainer.flops import causal_flops_per_token, mean_keys, palm_flops_per_token
-from trainer.model import GPT, block_mask, row_masks, token_nats, window_blocks, window_mask
+from trainer.network.flops import causal_flops_per_token, mean_keys, palm_flops_per_token
+from trainer.network.model import GPT, block_mask, row_masks, token_nats, window_blocks, window_mask
 from trainer.presets import PRESETS, Architecture
+from trainer.run_files import checkpoint
 
 SHAPE = {"layers": 4, "width": 40, "heads": 2, "kv_heads": 1, "hidden": 52, "window": 5}
 SPEEDRUN = PRESETS["speedrun-tiny"].build(50, **SHAPE)

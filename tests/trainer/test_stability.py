@@ -18,11 +18,11 @@ from tests.trainer.corpus_fixture import learnable_corpus
 from tests.trainer.ranks_fixture import rows
 from trainer.commands import app
 from trainer.configuration import ConfigurationError, TrainConfig
-from trainer.metrics import MetricsError
+from trainer.distributed.ranks import Ranks
 from trainer.presets import PRESETS
-from trainer.progress import RunProgress
-from trainer.ranks import Ranks
-from trainer.stability import CONDITIONS, Row, Swept, cells, sweep
+from trainer.run.progress import RunProgress
+from trainer.run_files.metrics import MetricsError
+from trainer.studies.stability import CONDITIONS, Row, Swept, cells, sweep
 
 ALONE = Ranks(0, 1, 0, torch.device("cpu"))
 SMALL = {"layers": 1, "width": 16, "heads": 2, "kv_heads": 1, "hidden": 16}

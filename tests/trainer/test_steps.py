@@ -17,18 +17,18 @@ from manifests.trained_on import TrainedOn, read_ledger
 from tests.trainer.corpus_fixture import build_corpus, documents_of_lengths, learnable_corpus, sentences
 from tests.trainer.ranks_fixture import train_in
 from tests.trainer.test_loop import ALONE, forget_after, losses, options, run, weights
-from trainer import checkpoint
-from trainer.batch import pieces_of_step
-from trainer.checkpoint import CheckpointError
 from trainer.commands import app
 from trainer.configuration import ConfigurationError, TrainConfig
-from trainer.corpus import Corpus
-from trainer.loader import LoaderError
-from trainer.loop import train
-from trainer.metrics import METRICS
-from trainer.progress import RunProgress
-from trainer.replay import replay
-from trainer.steps import Steps, Stretch
+from trainer.data.corpus import Corpus
+from trainer.data.loader import LoaderError
+from trainer.data.steps import Steps, Stretch
+from trainer.run.loop import train
+from trainer.run.progress import RunProgress
+from trainer.run_files import checkpoint
+from trainer.run_files.checkpoint import CheckpointError
+from trainer.run_files.metrics import METRICS
+from trainer.studies.batch import pieces_of_step
+from trainer.studies.replay import replay
 
 T = 32
 RAMP = ((0.0, 4 * T), (0.25, 8 * T), (0.5, 16 * T))

@@ -12,8 +12,8 @@ import pytest
 from tests.trainer.corpus_fixture import learnable_corpus
 from tests.trainer.test_loop import run
 from trainer.configuration import ConfigurationError
-from trainer.metrics import METRICS
-from trainer.trackers import TENSORBOARD, WANDB, flat
+from trainer.run.trackers import TENSORBOARD, WANDB, flat
+from trainer.run_files.metrics import METRICS
 
 
 def test_nested_figures_get_names_of_their_own_and_what_is_no_number_is_left_out() -> None:

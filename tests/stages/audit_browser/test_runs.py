@@ -27,7 +27,7 @@ from stages.audit_texts import marked
 from tests.manifests.training_run import STEPS, write_run
 from tests.pipeline.crawl import build, small_recipe, write_small
 from tests.stages.audit_browser.pages import HOSTILE, browser_of, client_of, page
-from trainer.loader import Phase
+from trainer.data.loader import Phase
 
 
 @pytest.fixture(scope="module")

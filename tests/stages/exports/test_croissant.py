@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from manifests.manifest import Manifest
-from manifests.verify import listed_files
+from manifests.verification.verify import listed_files
 from tests.stages.exports.corpora import run
 
 PUBLICATION = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from manifests.manifest import Manifest
 from manifests.storage import Folder
-from manifests.verify import listed_files
+from manifests.verification.verify import listed_files
 from stages.exports import FORMATS
 from tests.pipeline.test_object_store import store  # noqa: F401 - the fixture
 from tests.stages.exports.corpora import files, run

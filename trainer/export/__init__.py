@@ -1,0 +1,1 @@
+"""A model elsewhere: another format, text."""

@@ -1,0 +1,1 @@
+"""The model, its kernels, and what they compute."""

@@ -1,0 +1,1 @@
+"""Before a run: memory, time, compute, and where a loss is heading."""

@@ -1,0 +1,1 @@
+"""A training run: what it is made of, its steps and its end."""

@@ -1,0 +1,33 @@
+"""Steps that leave no trace: compilers and allocators do their work in them, before the clock of a run starts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from trainer.distributed.parallel import local
+
+COMPILED_STEPS = 2
+"""After so many steps nothing is compiled or allocated any more."""
+
+
+@contextlib.contextmanager
+def without_a_trace(model: nn.Module, optimiser: torch.optim.Optimizer) -> Iterator[None]:
+    """Steps within it train; afterwards model, optimiser and random state are what they were, bit for bit."""
+    weights = [local(parameter).detach().clone() for parameter in model.parameters()]
+    states = {owner: dict(state) for owner, state in optimiser.state.items()}
+    kept = {owner: {key: local(value).clone() for key, value in state.items()} for owner, state in states.items()}
+    random = torch.get_rng_state()
+    yield
+    with torch.no_grad():
+        for parameter, value in zip(model.parameters(), weights, strict=True):
+            local(parameter).copy_(value)
+        optimiser.state.clear()
+        for owner, state in states.items():
+            for key, value in state.items():
+                local(value).copy_(kept[owner][key])
+            optimiser.state[owner] = state
+    torch.set_rng_state(random)

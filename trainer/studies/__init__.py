@@ -1,0 +1,1 @@
+"""What trains in order to learn something about training: reference models, stability, a run again, its batches."""
