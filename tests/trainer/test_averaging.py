@@ -24,7 +24,7 @@ from trainer.distributed.ranks import Ranks
 from trainer.export.huggingface import export
 from trainer.run.averaging import Ema, average
 from trainer.run.optimisation import build_adamw
-from trainer.run_files import checkpoint
+from trainer.run_files import checkpoint, checkpoint_tensors
 from trainer.run_files.checkpoint import CheckpointError
 from trainer.scores.scoring import load_model, score_checkpoint
 
@@ -125,7 +125,7 @@ def test_ranks_average_as_one_process_does(manifest: Path, run: Path, tmp_path: 
     several = tmp_path / "several"
     train_in(world, manifest, several, steps=6, ema=DECAY, parallel=parallel, checkpoint_every=3, keep=9, evaluate=True)
     newest = several / "checkpoints" / "step-00000006"
-    found = dict(checkpoint.weights_in(newest, ema=True))
+    found = dict(checkpoint_tensors.weights_in(newest, ema=True))
     expected = saved(run, 6, "ema")
     assert set(found) == set(expected)
     for name, tensor in found.items():
@@ -133,11 +133,11 @@ def test_ranks_average_as_one_process_does(manifest: Path, run: Path, tmp_path: 
     assert result(several)["ema"]["score"]["val_bpb"] == pytest.approx(result(run)["ema"]["score"]["val_bpb"], abs=1e-5)
     shutil.rmtree(newest)
     train_in(1, manifest, several, resume=True, steps=6, ema=DECAY)
-    for name, tensor in checkpoint.weights_in(newest, ema=True):
+    for name, tensor in checkpoint_tensors.weights_in(newest, ema=True):
         torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-5)
     mean = average(several, tmp_path / "mean", steps=[3, 6])
-    parts = [dict(checkpoint.weights_in(several / "checkpoints" / f"step-{step:08d}")) for step in (3, 6)]
-    for name, tensor in checkpoint.weights_in(mean.folder):
+    parts = [dict(checkpoint_tensors.weights_in(several / "checkpoints" / f"step-{step:08d}")) for step in (3, 6)]
+    for name, tensor in checkpoint_tensors.weights_in(mean.folder):
         assert torch.equal(tensor, ((parts[0][name].double() + parts[1][name].double()) / 2).float()), name
 
 
@@ -195,7 +195,7 @@ def test_an_average_is_scored_sampled_exported_and_begun_with_but_not_resumed(ma
     assert "model.safetensors" in export(loaded, Corpus.open(str(manifest)), tmp_path / "exported", "float32")
     assert Parent.find(out).record["weights_sha256"] == checkpoint.identity(out)
     with pytest.raises(CheckpointError, match="weights alone"):
-        checkpoint.load_optimiser(out, loaded.model, build_adamw(loaded.model, 1e-3, 0.1))
+        checkpoint_tensors.load_optimiser(out, loaded.model, build_adamw(loaded.model, 1e-3, 0.1))
 
 
 @pytest.mark.slow

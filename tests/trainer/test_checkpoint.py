@@ -21,7 +21,7 @@ from trainer.distributed.parallel import ALONE, Layout, Spread, local
 from trainer.distributed.ranks import Ranks
 from trainer.presets import PRESETS
 from trainer.run.optimisation import build_adamw
-from trainer.run_files import checkpoint
+from trainer.run_files import checkpoint, checkpoint_tensors
 from trainer.run_files.checkpoint import CheckpointError, Saver, State
 
 CPU = torch.device("cpu")
@@ -177,8 +177,8 @@ def test_weights_optimiser_and_random_state_come_back_bit_for_bit(tmp_path: Path
     drawn = torch.rand(3)
     other = Two(9.0)
     again = build_adamw(other, 1e-2, 0.1)
-    checkpoint.load_weights(folder, other)
-    checkpoint.load_optimiser(folder, other, again)
+    checkpoint_tensors.load_weights(folder, other)
+    checkpoint_tensors.load_optimiser(folder, other, again)
     assert torch.equal(torch.rand(3), drawn)
     for one, two in ((model, optimiser), (other, again)):
         two.zero_grad()
@@ -245,9 +245,9 @@ def test_a_pickle_in_place_of_any_file_is_refused_and_not_run(tmp_path: Path, mo
         with pytest.raises(CheckpointError):
             found = checkpoint.resolve(folder)
             checkpoint.load_state(found)
-            checkpoint.load_weights(found, Two(0.0))
+            checkpoint_tensors.load_weights(found, Two(0.0))
             model = Two(0.0)
-            checkpoint.load_optimiser(found, model, build_adamw(model, 1e-2, 0.1))
+            checkpoint_tensors.load_optimiser(found, model, build_adamw(model, 1e-2, 0.1))
     assert not (tmp_path / "hostile-code-ran").exists()
 
 
@@ -306,7 +306,7 @@ def test_an_index_that_does_not_describe_the_model_is_refused(tmp_path: Path, fo
     (folder / checkpoint.INDEX).write_text(json.dumps(index))
     seal(folder)
     with pytest.raises(CheckpointError):
-        checkpoint.load_weights(checkpoint.resolve(folder), Two(0.0))
+        checkpoint_tensors.load_weights(checkpoint.resolve(folder), Two(0.0))
 
 
 def test_a_checkpoint_of_a_later_format_is_refused_and_not_passed_over(tmp_path: Path) -> None:
@@ -327,10 +327,10 @@ def test_weights_of_the_first_format_are_read_and_its_pickled_optimiser_is_refus
     files = {name: facts for name, facts in files.items() if name not in ("index.json", "optimiser.safetensors")}
     (folder / checkpoint.RECORD).write_text(json.dumps({"step": 100, "files": files}))
     found, model = checkpoint.resolve(folder), Two(0.0)
-    checkpoint.load_weights(found, model)
+    checkpoint_tensors.load_weights(found, model)
     assert torch.equal(model.weight, trained(100.0)[0].weight)
     with pytest.raises(CheckpointError, match="earlier version, whose optimiser is a pickle"):
-        checkpoint.load_optimiser(found, model, build_adamw(model, 1e-2, 0.1))
+        checkpoint_tensors.load_optimiser(found, model, build_adamw(model, 1e-2, 0.1))
 
 
 def write_in(ranks: Ranks, run: str, parallel: Any, replicas: int | None, shared: bool) -> None:
@@ -355,8 +355,8 @@ def read_in(ranks: Ranks, run: str, parallel: Any, replicas: int | None) -> None
     spread = Spread(ARCHITECTURE, layout, CPU, "float32", seed=6)
     optimiser = build_adamw(spread.model, 1e-2, 0.1)
     found = checkpoint.resolve(Path(run), ranks)
-    checkpoint.load_weights(found, spread.model, layout)
-    checkpoint.load_optimiser(found, spread.model, optimiser, layout)
+    checkpoint_tensors.load_weights(found, spread.model, layout)
+    checkpoint_tensors.load_optimiser(found, spread.model, optimiser, layout)
     for wanted, parameter in zip(expected.model.parameters(), spread.model.parameters(), strict=True):
         whole = local(wanted).detach()
         assert torch.equal(local(parameter), whole)

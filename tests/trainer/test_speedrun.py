@@ -17,7 +17,7 @@ from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.network.flops import causal_flops_per_token, mean_keys, palm_flops_per_token
 from trainer.network.model import GPT, block_mask, row_masks, token_nats, window_blocks, window_mask
 from trainer.presets import PRESETS, Architecture
-from trainer.run_files import checkpoint
+from trainer.run_files import checkpoint, checkpoint_tensors
 
 SHAPE = {"layers": 4, "width": 40, "heads": 2, "kv_heads": 1, "hidden": 52, "window": 5}
 SPEEDRUN = PRESETS["speedrun-tiny"].build(50, **SHAPE)
@@ -258,7 +258,7 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
     found = checkpoint.latest(run)
     assert found is not None
     model = GPT(Architecture.model_validate(checkpoint.load_state(found).architecture))
-    checkpoint.load_weights(found, model)
+    checkpoint_tensors.load_weights(found, model)
     return dict(model.named_parameters())
 
 

@@ -17,7 +17,7 @@ from trainer.distributed.ranks import Ranks
 from trainer.export import huggingface
 from trainer.network.model import GPT
 from trainer.presets import CPU_PRESET, Architecture
-from trainer.run_files import checkpoint
+from trainer.run_files import checkpoint, checkpoint_tensors
 from trainer.run_files.checkpoint import CheckpointError
 from trainer.scores.scoring import read_shape, saved_options
 
@@ -112,7 +112,7 @@ class Parent:
     def load(self, model: torch.nn.Module, layout: Layout) -> None:
         """Fills `model`, or this rank's shards of it."""
         if not self.exported:
-            checkpoint.load_weights(self.folder, model, layout)
+            checkpoint_tensors.load_weights(self.folder, model, layout)
             return
         whole = dict(self.whole().named_parameters())
         with torch.no_grad():
@@ -126,7 +126,7 @@ class Parent:
         if self.exported:
             huggingface.load_weights(self.folder, model)
         else:
-            checkpoint.load_weights(self.folder, model)
+            checkpoint_tensors.load_weights(self.folder, model)
         return model.eval()
 
 

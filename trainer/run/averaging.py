@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from trainer.adaptation.parent import WEIGHTS_OF_A_RELEASE
 from trainer.configuration import ConfigurationError
 from trainer.distributed.parallel import Layout, local
-from trainer.run_files import checkpoint, rewind
+from trainer.run_files import checkpoint, checkpoint_tensors, rewind
 from trainer.run_files.checkpoint import CheckpointError, State
 from trainer.scores.scoring import saved_options
 
@@ -65,7 +65,7 @@ class Ema:
 
     def restore(self, folder: Path, state: State, layout: Layout) -> None:
         """Goes on from a checkpoint's average."""
-        checkpoint.load_ema(folder, self.shadow, layout)
+        checkpoint_tensors.load_ema(folder, self.shadow, layout)
         self.updates = state.ema_updates
 
     def _parts(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -113,7 +113,7 @@ def average(run: Path, out: Path, last: int | None = None, steps: Sequence[int] 
         "tokenizer_sha256": state.tokenizer_sha256,
         "loader_digest": state.loader_digest,
     }
-    tensors = dict(checkpoint.weights_in(folders[0], ema=True)) if ema else _mean(folders)
+    tensors = dict(checkpoint_tensors.weights_in(folders[0], ema=True)) if ema else _mean(folders)
     if endless := next((name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()), None):
         raise CheckpointError(f"{folders[-1]}: {endless} is not finite in one of the checkpoints at least: there is no average")
     told = json.dumps(record, indent=1) + "\n"
@@ -185,7 +185,7 @@ def _refuse_strangers(folders: Sequence[Path], states: Sequence[State]) -> None:
 def _mean(folders: Sequence[Path]) -> dict[str, Tensor]:
     """One tensor of all checkpoints at a time is in memory, beside the result."""
     found: dict[str, Tensor] = {}
-    for parts in zip(*(checkpoint.weights_in(folder) for folder in folders), strict=True):
+    for parts in zip(*(checkpoint_tensors.weights_in(folder) for folder in folders), strict=True):
         names = {name for name, _ in parts}
         shapes = {tuple(tensor.shape) for _, tensor in parts}
         if len(names) > 1 or len(shapes) > 1:

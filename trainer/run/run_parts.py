@@ -23,7 +23,7 @@ from trainer.run.optimisation import build_optimiser, build_schedule
 from trainer.run.progress import RunProgress
 from trainer.run.speed import Speed
 from trainer.run.trackers import check as check_trackers
-from trainer.run_files import checkpoint, rewind
+from trainer.run_files import checkpoint, checkpoint_tensors, rewind
 from trainer.scores.scoring import usual_dtype
 
 
@@ -123,8 +123,8 @@ class RunParts:
         run_folder.refuse_another_run(
             found, state, self.folder, self.config, self.corpus, self.loader, self.steps, self.architecture
         )
-        checkpoint.load_weights(found, self.model, self.layout)
-        checkpoint.load_optimiser(found, self.model, self.optimiser, self.layout)
+        checkpoint_tensors.load_weights(found, self.model, self.layout)
+        checkpoint_tensors.load_optimiser(found, self.model, self.optimiser, self.layout)
         if self.ema:
             self.ema.restore(found, state, self.layout)
         self.step, self.position, self.tokens = state.step, state.position, state.tokens

@@ -13,7 +13,6 @@ a link, and nothing is believed: a strange file is refused in one line.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
@@ -21,14 +20,12 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -46,9 +43,6 @@ FORMAT = 2
 RANDOM = "random"
 FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 STEP_NAME = re.compile(r"step-([0-9]{8,15})")
-OPTIMISER_KEY = re.compile(r"(.+)\.([a-z_]+)")
-ADAMW_STATES = frozenset({"step", "exp_avg", "exp_avg_sq"})
-NAMES_TOLD = 10
 TEXT_BYTES = 128 << 20
 """A state, index or record larger than this is none: an index has some hundred bytes for each tensor and rank."""
 
@@ -145,7 +139,7 @@ class Saver:
             except OSError as error:
                 trouble = str(error)
         self.ranks.barrier()
-        kinds = {"model": _weights(model), "optimiser": _states(model, optimiser), **({"ema": ema} if ema else {})}
+        kinds = {"model": weights_of(model), "optimiser": states_of(model, optimiser), **({"ema": ema} if ema else {})}
         index, files = self._share_out(kinds)
         if self.ranks.first:
             _claim(index["optimiser"], files, "optimiser", self._name("optimiser", 0), RANDOM, torch.get_rng_state())
@@ -236,7 +230,7 @@ class Saver:
                     parts.append({"file": file, "first": first, "rows": rows})
                     if writer == self.ranks.rank:
                         mine.setdefault(file, {})[name] = local(tensor)
-                index[kind][name] = {"shape": list(tensor.shape), "dtype": _dtype_name(tensor.dtype), "parts": parts}
+                index[kind][name] = {"shape": list(tensor.shape), "dtype": dtype_name(tensor.dtype), "parts": parts}
         return index, mine
 
     def _name(self, kind: str, rank: int) -> str:
@@ -318,7 +312,7 @@ def step_of(folder: Path) -> int:
 
 def identity(folder: Path) -> str:
     """The SHA-256 of a complete checkpoint's weights: of their file, or of the list of their files and digests."""
-    files = _record(folder)["files"]
+    files = read_record(folder)["files"]
     weights = {name: str(facts["sha256"]) for name, facts in files.items() if name.startswith("model")}
     return next(iter(weights.values())) if len(weights) == 1 else digest(weights)
 
@@ -349,8 +343,8 @@ def resolve(path: Path, ranks: Ranks | None = None) -> Path:
 
 def load_state(folder: Path) -> State:
     try:
-        state = State.model_validate_json(_text_of(folder / STATE))
-        step = _record(folder).get("step", state.step)
+        state = State.model_validate_json(read_text(folder / STATE))
+        step = read_record(folder).get("step", state.step)
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{folder / STATE}: {in_a_line(error)}") from None
     if state.step != step:
@@ -367,56 +361,11 @@ def in_a_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def weights_held(folder: Path) -> tuple[int, int]:
-    """(tensors, numbers in them) of the weights that a checkpoint's files are large enough to hold. CheckpointError where its
-    index says more: whoever builds a model of that size would wait for memory that is not there."""
-    with _opened(folder) as held:
-        entries = held.index.model.values()
-        numbers = sum(math.prod(entry.shape) for entry in entries if all(size >= 0 for size in entry.shape))
-        files = {part.file for entry in entries for part in entry.parts}
-        size = sum(os.lstat(folder / name).st_size for name in files if FILE_NAME.fullmatch(name))
-    if numbers > size:
-        raise CheckpointError(f"{folder / INDEX}: {numbers:,} numbers, in files of {size:,} bytes")
-    return len(entries), numbers
-
-
-def load_weights(folder: Path, model: torch.nn.Module, layout: Layout = ALONE) -> None:
-    """Fills `model`, or this rank's shards of it; CheckpointError names what is missing or has another shape."""
-    wanted = _weights(model)
-    with _opened(folder) as held:
-        _same_names(folder, set(wanted), set(held.index.model))
-        for name, tensor in wanted.items():
-            held.fill(name, held.index.model[name], tensor, layout)
-
-
-def load_ema(folder: Path, shadow: dict[str, Tensor], layout: Layout = ALONE) -> None:
-    """Fills the running average of the weights, by parameter, or this rank's shards of it."""
-    with _opened(folder) as held:
-        _same_names(folder, set(shadow), set(held.index.ema))
-        for name, tensor in shadow.items():
-            held.fill(name, held.index.ema[name], tensor, layout)
-
-
-def weights_in(folder: Path, ema: bool = False) -> Iterator[tuple[str, Tensor]]:
-    """The weights, or their running average, whole, one tensor at a time, by name."""
-    weights_held(folder)
-    with _opened(folder) as held:
-        index = held.index.ema if ema else held.index.model
-        if not index:
-            raise CheckpointError(f"{folder}: it holds no {'running average: its run had no --ema' if ema else 'weights'}")
-        for name, entry in sorted(index.items()):
-            if name not in held.index.model or entry.shape != held.index.model[name].shape:
-                raise CheckpointError(f"{folder / INDEX}: {name} is no average of a weight")
-            tensor = torch.empty(entry.shape, dtype=held.dtype(name, entry))
-            held.fill(name, entry, tensor, ALONE)
-            yield name, tensor
-
-
 def write_weights(folder: Path, state: State, tensors: dict[str, Tensor], texts: dict[str, str]) -> None:
     """Writes a checkpoint without an optimiser to a new folder, whole or not at all, with `texts` as files beside the weights. It
     can be scored and begun with, but not resumed."""
     parts = {name: [{"file": WEIGHTS, "first": 0, "rows": len(tensor)}] for name, tensor in tensors.items()}
-    model = {name: {"shape": list(t.shape), "dtype": _dtype_name(t.dtype), "parts": parts[name]} for name, t in tensors.items()}
+    model = {name: {"shape": list(t.shape), "dtype": dtype_name(t.dtype), "parts": parts[name]} for name, t in tensors.items()}
     index = {"format": FORMAT, "model": model, "optimiser": {}}
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=folder.parent))
@@ -434,72 +383,12 @@ def write_weights(folder: Path, state: State, tensors: dict[str, Tensor], texts:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def load_optimiser(folder: Path, model: torch.nn.Module, optimiser: torch.optim.Optimizer, layout: Layout = ALONE) -> None:
-    """Fills the optimiser's state, or this rank's shards of it, and torch's random state. Rates and decay are the run's own."""
-    with _opened(folder) as held:
-        index = held.index.optimiser
-        if not index and (folder / INDEX).exists():
-            raise CheckpointError(f"{folder}: it holds weights alone; it can be scored or begun with (--from), but not resumed")
-        if RANDOM not in index:
-            raise CheckpointError(
-                f"{folder}: saved by an earlier version, whose optimiser is a pickle that is not read any more; it can be scored "
-                "by corpusmill evaluate, but not trained on"
-            )
-        steps_on_device = {
-            id(parameter): bool(group.get("fused") or group.get("capturable"))
-            for group in optimiser.param_groups
-            for parameter in group["params"]
-        }
-        parameters = _weights(model)
-        wanted = _states(model, optimiser)  # where it has a state of other shapes than its parameters have
-        random = torch.empty_like(torch.get_rng_state())
-        held.fill(RANDOM, index[RANDOM], random, ALONE)
-        optimiser.state.clear()
-        for name, entry in index.items():
-            found = OPTIMISER_KEY.fullmatch(name)
-            if name == RANDOM:
-                continue
-            if found is None or found[1] not in parameters:
-                raise CheckpointError(f"{folder / INDEX}: {name} belongs to no parameter of this model")
-            parameter = parameters[found[1]]
-            if entry.shape == list(parameter.shape):
-                state = torch.zeros_like(parameter, dtype=held.dtype(name, entry), requires_grad=False)
-            elif not entry.shape:
-                place = parameter.device if steps_on_device[id(parameter)] else "cpu"
-                state = torch.zeros((), dtype=held.dtype(name, entry), device=place)
-            elif name in wanted and entry.shape == list(wanted[name].shape):
-                state = torch.zeros_like(wanted[name], dtype=held.dtype(name, entry))
-            else:
-                raise CheckpointError(f"{folder / INDEX}: {name} has shape {entry.shape}, its parameter {list(parameter.shape)}")
-            held.fill(name, entry, state, ALONE if layout.everywhere(state) else layout)
-            optimiser.state[parameter][found[2]] = state
-        _refuse_other_states(folder, parameters, optimiser, wanted)
-        try:
-            torch.set_rng_state(random)
-        except RuntimeError as error:
-            raise CheckpointError(f"{folder}: {error}") from None
-
-
-def _refuse_other_states(
-    folder: Path, parameters: dict[str, Tensor], optimiser: torch.optim.Optimizer, wanted: dict[str, Tensor]
-) -> None:
-    """An optimiser that lacks a state would fail at its next step, or begin anew without a sign of it."""
-    own = {name: {key.rpartition(".")[2] for key in wanted if key.rpartition(".")[0] == name} for name in parameters}
-    there = {name: set(optimiser.state.get(parameter, {})) for name, parameter in parameters.items()}
-    begun = any(there[name] for name in parameters if not own[name])
-    for name in parameters:
-        expected = own[name] or (ADAMW_STATES if begun else set())
-        if there[name] != expected:
-            has, should = (", ".join(sorted(one)) or "none" for one in (there[name], expected))
-            raise CheckpointError(f"{folder / INDEX}: the optimiser's states of {name} are {has}, and should be {should}")
-
-
 UNKNOWN_FORMAT = "saved in format "
 
 
 def _fault(folder: Path, share: int, shares: int) -> str:
     try:
-        record = _record(folder)
+        record = read_record(folder)
         if record.get("format", 1) not in (1, FORMAT):
             return f"{UNKNOWN_FORMAT}{record['format']}, which this version does not know (it reads 1 and {FORMAT})"
         files = record["files"]
@@ -510,7 +399,7 @@ def _fault(folder: Path, share: int, shares: int) -> str:
         if STEP_NAME.fullmatch(folder.name) and record["step"] != step_of(folder):
             return f"{folder / RECORD} is that of step {record['step']}"
         for name in sorted(files)[share::shares]:
-            with _plain_file(folder / name) as file:
+            with plain_file(folder / name) as file:
                 same = os.fstat(file.fileno()).st_size == files[name]["bytes"] and sha256_of(file)[0] == files[name]["sha256"]
             if not same:
                 return f"{folder}/{name} is not what the completion record says"
@@ -521,19 +410,19 @@ def _fault(folder: Path, share: int, shares: int) -> str:
     return ""
 
 
-def _record(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(_text_of(folder / RECORD))
+def read_record(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(read_text(folder / RECORD))
     return found
 
 
-def _text_of(path: Path) -> str:
-    with _plain_file(path) as file:
+def read_text(path: Path) -> str:
+    with plain_file(path) as file:
         if (size := os.fstat(file.fileno()).st_size) > TEXT_BYTES:
             raise ValueError(f"{size:,} bytes are too many")
         return str(file.read().decode())
 
 
-def _plain_file(path: Path) -> BinaryIO:
+def plain_file(path: Path) -> BinaryIO:
     """Opened for reading. OSError for a link, which can lead anywhere, and for a pipe or device, which may never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -545,99 +434,11 @@ def _plain_file(path: Path) -> BinaryIO:
         raise
 
 
-class _Held:
-    """The tensors of a checkpoint, read where they lie."""
-
-    def __init__(self, folder: Path, open_file: Callable[[str], Any]) -> None:
-        self.folder, self._open = folder, open_file
-        path = folder / INDEX
-        try:
-            if os.path.lexists(path):
-                self.index = Index.model_validate_json(_text_of(path))
-            else:  # of format 1
-                file = open_file(WEIGHTS)
-                names = list(file.keys())
-                self.index = Index(format=FORMAT, model={name: _whole(file, name) for name in names}, optimiser={})
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path}: {in_a_line(error)}") from None
-
-    def dtype(self, name: str, entry: Entry) -> torch.dtype:
-        found = getattr(torch, entry.dtype, None)
-        if not isinstance(found, torch.dtype):
-            raise CheckpointError(f"{self.folder / INDEX}: {name} is of {entry.dtype!r}, which is no type of tensors")
-        return found
-
-    def fill(self, name: str, entry: Entry, into: Tensor, layout: Layout) -> None:
-        """Copies this rank's rows of a tensor from the parts that hold them. CheckpointError unless shapes agree and the parts
-        make up the whole."""
-        where = f"{self.folder / INDEX}: {name}"
-        if entry.shape != list(into.shape):
-            raise CheckpointError(f"{where} has shape {entry.shape}, and this model needs {list(into.shape)}")
-        own, count = local(into), entry.shape[0] if entry.shape else 1
-        first, rows = layout.rows(count) if entry.shape else (0, 1)
-        at = 0
-        for part in sorted(entry.parts, key=lambda part: part.first):
-            if part.first != at or at + part.rows > count:
-                raise CheckpointError(f"{where}: its parts do not make up {count} rows")
-            at += part.rows
-            low, high = max(first, part.first), min(first + rows, part.first + part.rows)
-            if low < high:
-                self._copy(name, entry, part, own, (low, high), first)
-        if at != count:
-            raise CheckpointError(f"{where}: its parts make up {at} of {count} rows")
-
-    def _copy(self, name: str, entry: Entry, part: Part, own: Tensor, rows: tuple[int, int], first: int) -> None:
-        if not FILE_NAME.fullmatch(part.file):
-            raise CheckpointError(f"{self.folder / INDEX}: {part.file!r} is not the name of a file beside it")
-        source = self._open(part.file)
-        low, high = rows
-        with torch.no_grad():
-            if not entry.shape:
-                read = source.get_tensor(name)
-            else:
-                read = source.get_slice(name)[low - part.first : high - part.first]
-                own = own[low - first : high - first]
-            if read.shape != own.shape or read.dtype != self.dtype(name, entry):
-                raise CheckpointError(f"{self.folder / part.file}: {name} is not the tensor that the index says")
-            if read.is_floating_point() and not bool(torch.isfinite(read).all()):
-                raise CheckpointError(f"{self.folder / part.file}: {name} has numbers that are not finite")
-            own.copy_(read)
-
-
-@contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[_Held]:
-    files: dict[str, Any] = {}
-    try:
-        listed = set(_record(folder)["files"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{folder / RECORD}: {in_a_line(error)}") from None
-    with contextlib.ExitStack() as stack:
-
-        def open_file(name: str) -> Any:
-            if name not in files:
-                if name not in listed:
-                    raise CheckpointError(f"{folder / INDEX}: names {name!r}, which the completion record does not list")
-                _plain_file(folder / name).close()
-                files[name] = stack.enter_context(safe_open(folder / name, "pt"))
-            return files[name]
-
-        try:
-            yield _Held(folder, open_file)
-        except (SafetensorError, OSError, RuntimeError, IndexError) as error:
-            raise CheckpointError(f"{folder}: {in_a_line(error)}") from None
-
-
-def _whole(file: Any, name: str) -> Entry:
-    tensor = file.get_tensor(name)
-    shape = list(tensor.shape)
-    return Entry(shape=shape, dtype=_dtype_name(tensor.dtype), parts=[Part(file=WEIGHTS, first=0, rows=shape[0] if shape else 1)])
-
-
-def _weights(model: torch.nn.Module) -> dict[str, Tensor]:
+def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
     return dict(model.named_parameters())
 
 
-def _states(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
+def states_of(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Tensors of an optimiser's state by parameter and name; each is as its parameter is, or the same on every rank."""
     return {
         f"{name}.{key}": value
@@ -650,7 +451,7 @@ def _states(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[st
 def _claim(index: dict[str, Any], files: dict[str, dict[str, Tensor]], kind: str, file: str, name: str, tensor: Tensor) -> None:
     files.setdefault(file, {})[name] = tensor
     parts = [{"file": file, "first": 0, "rows": len(tensor)}]
-    index[name] = {"shape": list(tensor.shape), "dtype": _dtype_name(tensor.dtype), "parts": parts}
+    index[name] = {"shape": list(tensor.shape), "dtype": dtype_name(tensor.dtype), "parts": parts}
 
 
 def _write(folder: Path, files: dict[str, dict[str, Tensor]], texts: dict[str, str]) -> dict[str, Any]:
@@ -674,24 +475,13 @@ def _together(ranks: Ranks | None, seen: list[str]) -> Ranks | None:
     return None if ranks is None or ranks.world == 1 or ranks.differing({"seen": digest(seen)}) else ranks
 
 
-def _same_names(folder: Path, wanted: set[str], there: set[str]) -> None:
-    if wanted != there:
-        missing, more = sorted(wanted - there), sorted(there - wanted)
-        raise CheckpointError(f"{folder}: missing: {_listed(missing)}; not of this model: {_listed(more)}")
-
-
-def _listed(names: list[str]) -> str:
-    some = ", ".join(names[:NAMES_TOLD]) or "none"
-    return f"{some} and {len(names) - NAMES_TOLD:,} more" if len(names) > NAMES_TOLD else some
-
-
 def _strangers(run: Path) -> list[str]:
     """What lies among a run's checkpoints under such a name and is none."""
     found = [one.name for one in (run / CHECKPOINTS).glob("step-*")]
     return sorted(set(found) - {one.name for one in newest_first(run)})
 
 
-def _dtype_name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 

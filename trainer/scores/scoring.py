@@ -16,7 +16,7 @@ from trainer.data.corpus import BUILT_AGAIN, Corpus
 from trainer.distributed.ranks import Ranks
 from trainer.network.model import GPT
 from trainer.presets import Architecture
-from trainer.run_files import checkpoint
+from trainer.run_files import checkpoint, checkpoint_tensors
 from trainer.scores.evaluation import Logits, Score, Scored, evaluate_documents
 
 
@@ -100,7 +100,7 @@ def load_model(path: Path, ranks: Ranks | None = None) -> Loaded:
     state = checkpoint.load_state(folder)
     architecture, config = read_shape(folder, state)
     model = GPT(architecture)
-    checkpoint.load_weights(folder, model)
+    checkpoint_tensors.load_weights(folder, model)
     return Loaded(folder, state, config, model.eval())
 
 
@@ -108,7 +108,7 @@ def read_shape(folder: Path, state: checkpoint.State) -> tuple[Architecture, Tra
     """A checkpoint's architecture and options; CheckpointError where its files are too small for a model of that shape, or it is
     of an unknown version."""
     architecture, config = saved_options(folder, state)
-    tensors, numbers = checkpoint.weights_held(folder)
+    tensors, numbers = checkpoint_tensors.weights_held(folder)
     if architecture.layers > tensors or architecture.parameters() > numbers:
         raise checkpoint.CheckpointError(
             f"{folder}: it holds {tensors:,} tensors of {numbers:,} weights, which are no model of {architecture.layers:,} "

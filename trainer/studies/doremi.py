@@ -37,7 +37,7 @@ from trainer.presets import Architecture
 from trainer.run.loop import Run, train
 from trainer.run.optimisation import set_rate
 from trainer.run.progress import RunProgress
-from trainer.run_files import checkpoint
+from trainer.run_files import checkpoint, checkpoint_tensors
 from trainer.run_files.ledger import Ledger
 from trainer.run_files.metrics import DivergedError, Metrics, Readings
 
@@ -124,7 +124,7 @@ class Proxy(Run):
         self.step_size, self.smoothing = step_size, smoothing
         self.reference_architecture = _architecture(reference, self.corpus)
         model = GPT(self.reference_architecture, config.loss_chunk)
-        checkpoint.load_weights(reference, model)
+        checkpoint_tensors.load_weights(reference, model)
         model.to(self.device).eval().requires_grad_(False)
         self.reference = cast(nn.Module, torch.compile(model)) if self.compiled else model
         self._begin()
