@@ -30,7 +30,7 @@ from trainer.distributed.ranks import Ranks, RanksError
 from trainer.network.flops import causal_flops_per_token, palm_flops_per_token
 from trainer.run.loop import Outcome, train
 from trainer.run.progress import RunProgress
-from trainer.run_files import checkpoint
+from trainer.run_files import checkpoint, checkpoint_tensors
 from trainer.run_files.metrics import METRICS, DivergedError
 from trainer.scores.scoring import score_checkpoint
 
@@ -135,7 +135,7 @@ def test_resumed_losses_are_the_unbroken_ones_and_those_of_a_fresh_optimiser_are
     shutil.copytree(unbroken, fresh)
     run(manifest, unbroken, resume=True, **given)
     assert losses(unbroken) == expected
-    monkeypatch.setattr(checkpoint, "load_optimiser", lambda *_: None)
+    monkeypatch.setattr(checkpoint_tensors, "load_optimiser", lambda *_: None)
     run(manifest, fresh, resume=True, **given)
     assert losses(fresh)[:4] == expected[:4]
     assert min(abs(a - b) for a, b in zip(losses(fresh)[4:], expected[4:], strict=True)) > 1e-3

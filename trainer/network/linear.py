@@ -20,6 +20,9 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from trainer.network.model import GPT
 
+SMALL = 1 << 16
+"""Numbers of a gradient that is sent together with others of that size, as those of gains are: on its own it is all latency."""
+
 
 class Linear(nn.Linear):
     """Without a bias; one that `Sums` took up computes gradients its way."""
@@ -97,11 +100,19 @@ class Sums:
         for total in self._in_turn[len(sent) :]:  # that a compiler added up elsewhere and copied
             send(total)
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        for gradient in gradients:
-            if gradient.data_ptr() not in places:
+        others = [gradient for gradient in gradients if gradient.data_ptr() not in places]
+        for gradient in others:
+            if gradient.numel() > SMALL:
                 send(gradient)
+        small = [gradient for gradient in others if gradient.numel() <= SMALL]
+        together = torch.cat([gradient.flatten() for gradient in small]) if small else None
+        if together is not None:
+            send(together)
         for one in sent:
             one.wait()
+        if together is not None:
+            parts = torch.split(together, [gradient.numel() for gradient in small])
+            torch._foreach_copy_(small, [part.view_as(gradient) for part, gradient in zip(parts, small, strict=True)])
         if not mean:
             torch._foreach_div_(gradients, dist.get_world_size())
 
