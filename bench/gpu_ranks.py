@@ -184,7 +184,7 @@ def evaluate(given: argparse.Namespace) -> None:
 def kill(given: argparse.Namespace) -> None:
     """A rank is killed in the middle of a step; torchrun starts all of them again, from the newest complete checkpoint."""
     world = max(number for number in given.counts if given.device == "cpu" or number <= torch.cuda.device_count())
-    table("A rank killed in mid-step", "ranks", "after step", "went on after", "ended after s", "steps", "rows", "")
+    table("A rank killed in mid-step", "ranks", "steps logged", "went on after", "ended after s", "steps", "rows", "")
     out = given.folder / "killed"
     steps = 60
     command = [
@@ -483,8 +483,8 @@ def metric(run: Path, name: str) -> list[float]:
 
 
 def apart(one: list[float], other: list[float]) -> float:
-    """The largest relative difference, infinite where there are not as many."""
-    if len(one) != len(other):
+    """The largest relative difference, infinite where there are not as many, none, or some that are no numbers."""
+    if len(one) != len(other) or not one or not np.isfinite([*one, *other]).all():
         return float("inf")
     return max(abs(a - b) / abs(b) for a, b in zip(one, other, strict=True))
 

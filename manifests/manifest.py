@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -16,6 +17,7 @@ from manifests.rules import Rule
 from manifests.storage import Folder
 
 FORMAT = "corpusmill/1"
+TOKEN_BYTES = {"uint16": 2, "uint32": 4}
 UINT16_VOCABULARY = 1 << 16
 LARGEST_VOCABULARY = 1 << 22
 """Far more than any tokenizer has; a larger id is a mistake that would cost gigabytes."""
@@ -329,3 +331,15 @@ def digest(value: Any) -> str:
 def json_schema() -> dict[str, Any]:
     """The published JSON Schema of manifest.json."""
     return Manifest.model_json_schema()
+
+
+def listed_files(content: Content) -> Iterator[tuple[str, str, int | None]]:
+    """(path, SHA-256, bytes or None) of every file that the manifest vouches for."""
+    for shard in content.shards:
+        width = TOKEN_BYTES[content.tokenizer.dtype] if content.tokenizer else None
+        yield shard.path, shard.sha256, None if width is None else shard.tokens * width
+        yield shard.index, shard.index_sha256, None
+    for log in content.logs:
+        yield log.path, log.sha256, log.bytes
+    if content.tokenizer is not None:
+        yield content.tokenizer.file, content.tokenizer.sha256, None

@@ -28,9 +28,9 @@ from manifests.manifest import (
     TokenizerRecord,
     TokenUsage,
     digest,
+    listed_files,
 )
 from manifests.storage import Folder, sync_directory
-from manifests.verification.verify import listed_files
 from pipeline.lock import Held
 from pipeline.receipts import FileEntry, Receipts, receipt_name
 from pipeline.steps import Done, Plan

@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from manifests.manifest import MANIFEST, Manifest, ManifestError
+from manifests.manifest import MANIFEST, Manifest, ManifestError, listed_files
 from manifests.storage import Folder
-from manifests.verification.verify import listed_files
 from pipeline import known_inputs, lock, receipts, standing
 from pipeline.execution import Executor
 from pipeline.finish import finish, plan_digest

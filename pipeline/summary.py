@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from manifests.manifest import MANIFEST, Content, Manifest, ManifestError, StageRecord, TokenizerTraining
+from manifests.manifest import MANIFEST, Content, Manifest, ManifestError, StageRecord, TokenizerTraining, listed_files
 from manifests.storage import Folder, StorageError
-from manifests.verification.verify import listed_files
 from pipeline.steps import Done, Plan
 
 SHOWN_RULES = 5

@@ -27,10 +27,9 @@ from manifests.domains import domain_of, host_of, parents_of
 from manifests.dropping import ALONE
 from manifests.logs import Logs, read_parquet
 from manifests.lookup import NearMiss, urls_called
-from manifests.manifest import MANIFEST, TAKEDOWN, Content, LogFile, Manifest, ManifestError, Shard
+from manifests.manifest import MANIFEST, TAKEDOWN, Content, LogFile, Manifest, ManifestError, Shard, listed_files
 from manifests.schemas import DOCUMENT_LOG, REMOVALS, SHARD_INDEX
 from manifests.storage import Folder, StorageError, Written, sha256_of
-from manifests.verification.verify import listed_files
 
 VERSION = 1
 ROW_GROUP = 65_536

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from manifests.manifest import RECIPE, Content, Manifest
+from manifests.manifest import RECIPE, Content, Manifest, listed_files
 from manifests.schemas import LOG_SCHEMAS, SHARD_INDEX, signals_schema
 from manifests.signature import Signed
 from manifests.storage import Folder, StorageError, sha256_of
@@ -156,18 +155,6 @@ def _check_columns(corpus: Folder, content: Content, damaged: set[str]) -> Itera
             continue
         if number > rows:  # a kilobyte can stand for more rows than there is memory
             yield path, f"{path}: {number} rows, the manifest says {rows}"
-
-
-def listed_files(content: Content) -> Iterator[tuple[str, str, int | None]]:
-    """(path, SHA-256, bytes or None) of every file that the manifest vouches for."""
-    for shard in content.shards:
-        width = np.dtype(content.tokenizer.dtype).itemsize if content.tokenizer else None
-        yield shard.path, shard.sha256, None if width is None else shard.tokens * width
-        yield shard.index, shard.index_sha256, None
-    for log in content.logs:
-        yield log.path, log.sha256, log.bytes
-    if content.tokenizer is not None:
-        yield content.tokenizer.file, content.tokenizer.sha256, None
 
 
 def _check_file(corpus: Folder, path: str, sha256: str, size: int | None) -> Iterator[str]:

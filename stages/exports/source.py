@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from manifests.logs import Logs
-from manifests.manifest import SPLITS, Manifest, Shard, TokenizerRecord
+from manifests.manifest import SPLITS, Manifest, Shard, TokenizerRecord, listed_files
 from manifests.storage import Folder, StorageError, sha256_of
-from manifests.verification.verify import listed_files
 from stages.exports.format import ExportError, Kind, Tally
 from stages.shard_texts import TokenSlice, slices_of
 

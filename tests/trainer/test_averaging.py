@@ -25,7 +25,7 @@ from trainer.export.huggingface import export
 from trainer.run.averaging import Ema, average
 from trainer.run.optimisation import build_adamw
 from trainer.run_files import checkpoint, checkpoint_tensors
-from trainer.run_files.checkpoint import CheckpointError
+from trainer.run_files.checkpoint_format import CheckpointError
 from trainer.scores.scoring import load_model, score_checkpoint
 
 ALONE = Ranks(0, 1, 0, torch.device("cpu"))

@@ -23,7 +23,7 @@ from trainer.distributed.ranks import Ranks
 from trainer.run.loop import train
 from trainer.run.progress import RunProgress
 from trainer.run_files import rewind
-from trainer.run_files.checkpoint import CHECKPOINTS, CheckpointError
+from trainer.run_files.checkpoint_format import CHECKPOINTS, CheckpointError
 from trainer.run_files.metrics import METRICS
 from trainer.scores.scoring import load_model
 from trainer.studies.batch import pieces_of_step, with_losses

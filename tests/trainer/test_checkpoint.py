@@ -21,8 +21,9 @@ from trainer.distributed.parallel import ALONE, Layout, Spread, local
 from trainer.distributed.ranks import Ranks
 from trainer.presets import PRESETS
 from trainer.run.optimisation import build_adamw
-from trainer.run_files import checkpoint, checkpoint_tensors
-from trainer.run_files.checkpoint import CheckpointError, Saver, State
+from trainer.run_files import checkpoint, checkpoint_format, checkpoint_tensors
+from trainer.run_files.checkpoint import Saver
+from trainer.run_files.checkpoint_format import CheckpointError, State
 
 CPU = torch.device("cpu")
 ONE = Ranks(0, 1, 0, CPU)
@@ -58,11 +59,11 @@ def save(run: Path, step: int) -> Path:
 
 def seal(folder: Path) -> None:
     """Makes the completion record that of the files as they are, as a forger would."""
-    record = json.loads((folder / checkpoint.RECORD).read_text())
+    record = json.loads((folder / checkpoint_format.RECORD).read_text())
     for name in record["files"]:
         data = (folder / name).read_bytes()
         record["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    (folder / checkpoint.RECORD).write_text(json.dumps(record))
+    (folder / checkpoint_format.RECORD).write_text(json.dumps(record))
 
 
 def killed_at(run: Path, step: int, sync: int) -> bool:
@@ -240,7 +241,7 @@ def test_a_pickle_in_place_of_any_file_is_refused_and_not_run(tmp_path: Path, mo
     folder = save(tmp_path, 100)
     for data in (pickle.dumps(Hostile(), protocol=2), pickle.dumps(Hostile())):
         (folder / name).write_bytes(data)
-        if name != checkpoint.RECORD:
+        if name != checkpoint_format.RECORD:
             seal(folder)
         with pytest.raises(CheckpointError):
             found = checkpoint.resolve(folder)
@@ -301,9 +302,9 @@ def _no_format(index: dict[str, Any]) -> None:
 def test_an_index_that_does_not_describe_the_model_is_refused(tmp_path: Path, forge: Callable[[dict[str, Any]], None]) -> None:
     folder = save(tmp_path / "run", 100)
     save_file({"weight": torch.zeros(3, 2)}, tmp_path / "secret.safetensors")
-    index = json.loads((folder / checkpoint.INDEX).read_text())
+    index = json.loads((folder / checkpoint_format.INDEX).read_text())
     forge(index)
-    (folder / checkpoint.INDEX).write_text(json.dumps(index))
+    (folder / checkpoint_format.INDEX).write_text(json.dumps(index))
     seal(folder)
     with pytest.raises(CheckpointError):
         checkpoint_tensors.load_weights(checkpoint.resolve(folder), Two(0.0))
@@ -312,20 +313,20 @@ def test_an_index_that_does_not_describe_the_model_is_refused(tmp_path: Path, fo
 def test_a_checkpoint_of_a_later_format_is_refused_and_not_passed_over(tmp_path: Path) -> None:
     save(tmp_path, 100)
     folder = save(tmp_path, 200)
-    record = json.loads((folder / checkpoint.RECORD).read_text())
-    (folder / checkpoint.RECORD).write_text(json.dumps({**record, "format": 3}))
+    record = json.loads((folder / checkpoint_format.RECORD).read_text())
+    (folder / checkpoint_format.RECORD).write_text(json.dumps({**record, "format": 3}))
     with pytest.raises(CheckpointError, match="saved in format 3, which this version does not know"):
         checkpoint.newest(tmp_path)
 
 
 def test_weights_of_the_first_format_are_read_and_its_pickled_optimiser_is_refused(tmp_path: Path) -> None:
     folder = save(tmp_path, 100)
-    record = json.loads((folder / checkpoint.RECORD).read_text())
-    (folder / checkpoint.INDEX).unlink()
+    record = json.loads((folder / checkpoint_format.RECORD).read_text())
+    (folder / checkpoint_format.INDEX).unlink()
     os.replace(folder / "optimiser.safetensors", folder / "optimiser.pt")
     files = {**record["files"], "optimiser.pt": record["files"]["optimiser.safetensors"]}
     files = {name: facts for name, facts in files.items() if name not in ("index.json", "optimiser.safetensors")}
-    (folder / checkpoint.RECORD).write_text(json.dumps({"step": 100, "files": files}))
+    (folder / checkpoint_format.RECORD).write_text(json.dumps({"step": 100, "files": files}))
     found, model = checkpoint.resolve(folder), Two(0.0)
     checkpoint_tensors.load_weights(found, model)
     assert torch.equal(model.weight, trained(100.0)[0].weight)

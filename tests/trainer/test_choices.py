@@ -20,10 +20,10 @@ from manifests.storage import Folder
 from tests.trainer.corpus_fixture import BOS, VOCABULARY, learnable_corpus
 from tests.trainer.test_generation import with_real_tokenizer
 from tests.trainer.test_loop import run
-from trainer.command_line.run_commands import corpus_of
+from trainer.command_line.run_options import open_corpus_of
 from trainer.commands import app
 from trainer.data.corpus import CorpusError
-from trainer.export.generation import open_tokenizer
+from trainer.run_files.tokenizer import open_tokenizer
 from trainer.scores.choices import Answer, ChoicesError, answer_all, compare, read_answers, summarise
 from trainer.scores.intervals import paired, wilson
 from trainer.scores.questions import OWN, Question, QuestionsError, read_questions
@@ -295,9 +295,9 @@ def test_the_command_scores_a_run_writes_its_answers_and_compares_two(tmp_path: 
 def test_a_corpus_that_is_not_where_the_run_says_can_be_named(tmp_path: Path) -> None:
     gone = "the run says that its corpus lies there: --manifest names another place"
     with pytest.raises(CorpusError, match=gone):
-        corpus_of(None, str(tmp_path / "corpus" / "manifest.json"))
+        open_corpus_of(None, str(tmp_path / "corpus" / "manifest.json"))
     with pytest.raises(ManifestError) as named:
-        corpus_of(str(tmp_path / "elsewhere"), str(tmp_path / "corpus"))
+        open_corpus_of(str(tmp_path / "elsewhere"), str(tmp_path / "corpus"))
     assert gone not in str(named.value)
 
 

@@ -33,8 +33,8 @@ from trainer.data.corpus import Corpus, CorpusError
 from trainer.distributed.ranks import Ranks
 from trainer.run.loop import Outcome, Run, train
 from trainer.run.progress import RunProgress
-from trainer.run_files import checkpoint
-from trainer.run_files.checkpoint import CheckpointError
+from trainer.run_files import checkpoint, checkpoint_format
+from trainer.run_files.checkpoint_format import CheckpointError
 from trainer.scores.document_scores import DocumentScores
 from trainer.scores.evaluation import EVALUATOR_SHA256, evaluator_sha256
 from trainer.scores.scoring import score_checkpoint
@@ -121,7 +121,7 @@ def read(path: Path) -> Any:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(checkpoint.resolve(folder) / checkpoint.WEIGHTS)
+    return load_file(checkpoint.resolve(folder) / checkpoint_format.WEIGHTS)
 
 
 def test_a_run_begins_with_the_weights_of_its_parent_a_fresh_optimiser_and_a_short_warmup(
@@ -318,21 +318,21 @@ def test_a_damaged_newest_checkpoint_of_the_parent_is_passed_over_aloud_and_in_t
 ) -> None:
     parent = Path(shutil.copytree(adapted, tmp_path / "parent"))
     newest, before = (parent / "checkpoints" / f"step-{step:08d}" for step in (STEPS, STEPS - 4))
-    (newest / checkpoint.STATE).write_text("{")  # its options cannot be read either
+    (newest / checkpoint_format.STATE).write_text("{")  # its options cannot be read either
     said: list[str] = []
     monkeypatch.setattr(RunProgress, "note", lambda _, text: said.append(text))
     given = ["train", "--manifest", str(manifest), "--from", str(parent), "--out", str(tmp_path / "run"), "--steps", "1"]
     more = ["--batch-tokens", "512", "--micro-batch", "8", "--device", "cpu", "--no-evaluate"]
     result = CliRunner().invoke(app, [*given, *more])
     assert result.exit_code == 0, result.stderr
-    why = f"{newest.name}/{checkpoint.STATE} is not what the completion record says"
+    why = f"{newest.name}/{checkpoint_format.STATE} is not what the completion record says"
     assert f"warning: passed over {newest.name} ({why}): {before.name} is taken instead" in said
     told = read(tmp_path / "run" / "run.json")["continued"]["parent"]
     assert (told["step"], told["passed_over"]) == (STEPS - 4, {newest.name: why})
     state = checkpoint.load_state(checkpoint.resolve(tmp_path / "run"))
     assert state.lineage[-1].startswith(f"parent/{before.name} ") and str(tmp_path) not in json.dumps(state.continued)
     for folder in (parent / "checkpoints").iterdir():
-        (folder / checkpoint.WEIGHTS).write_bytes(b"")
+        (folder / checkpoint_format.WEIGHTS).write_bytes(b"")
     result = CliRunner().invoke(app, [*given[:5], "--out", str(tmp_path / "none"), *given[7:], *more])
     assert result.exit_code == 1 and "none of its checkpoints is whole: " in result.stderr and before.name in result.stderr
     assert not (tmp_path / "none").exists()

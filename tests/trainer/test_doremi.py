@@ -24,7 +24,7 @@ from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.data.corpus import Corpus
 from trainer.data.loader import LoaderError
 from trainer.run.progress import RunProgress
-from trainer.run_files import checkpoint
+from trainer.run_files import checkpoint, checkpoint_format
 from trainer.studies.doremi import MIXTURE, PROXY, RECORD, REFERENCE, Learned, Proxy, doremi, reweighted
 
 SHAPE = [part for name, value in SMALL.items() for part in ("--model", f"{name}={value}")]
@@ -117,7 +117,7 @@ def test_a_damaged_newest_checkpoint_of_the_reference_is_passed_over_aloud_and_i
     reference = Path(shutil.copytree(learned / REFERENCE, tmp_path / "reference"))
     newest = reference / "checkpoints" / "step-00000061"
     newest.mkdir()
-    (newest / checkpoint.RECORD).write_text("{")
+    (newest / checkpoint_format.RECORD).write_text("{")
     said: list[str] = []
     progress = RunProgress(False, 10)
     monkeypatch.setattr(progress, "note", said.append)
@@ -222,7 +222,7 @@ def test_the_mixture_is_planned_with_and_trained_on(manifest: Path, tmp_path: Pa
 
 def test_no_proxy_is_kept_that_could_be_taken_for_a_model(learned: Path) -> None:
     assert (learned / PROXY / "metrics.jsonl").exists()
-    assert not (learned / PROXY / checkpoint.CHECKPOINTS).exists()
+    assert not (learned / PROXY / checkpoint_format.CHECKPOINTS).exists()
 
 
 def test_a_corpus_of_one_component_has_no_mixture(tmp_path: Path) -> None:
@@ -262,5 +262,5 @@ def test_a_reference_of_another_tokenizer_is_refused(learned: Path, tmp_path: Pa
     written = Folder(str(other.parent)).write("tokenizer.json", data)
     content = content.model_copy(update={"tokenizer": content.tokenizer.model_copy(update={"sha256": written.sha256})})
     Manifest.seal(content, {}).save(Folder(str(other.parent)))
-    with pytest.raises(checkpoint.CheckpointError, match="nats per token would not compare"):
+    with pytest.raises(checkpoint_format.CheckpointError, match="nats per token would not compare"):
         learn(other, tmp_path / "out", learned / REFERENCE)

@@ -384,6 +384,9 @@ def test_the_evaluator_s_digest_covers_all_that_evaluating_imports() -> None:
             if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in ("trainer", "manifests"):
                 waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     assert reached == set(DECIDING_FILES)
+    for path in {folder / "__init__.py" for name in DECIDING_FILES for folder in Path(name).parents if folder.name}:
+        [only] = ast.parse((repository / path).read_text()).body  # a docstring, which decides nothing
+        assert isinstance(only, ast.Expr) and isinstance(only.value, ast.Constant), path
 
 
 @pytest.mark.parametrize("name", DECIDING_FILES)

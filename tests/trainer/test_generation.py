@@ -19,7 +19,7 @@ from tests.trainer.test_loop import run
 from trainer.commands import app
 from trainer.configuration import ConfigurationError
 from trainer.export.generation import Sampling, draw, generate
-from trainer.run_files.checkpoint import CheckpointError
+from trainer.run_files.checkpoint_format import CheckpointError
 
 CPU = torch.device("cpu")
 LOGITS = torch.tensor([1.0, 3.0, 2.0, 2.0, -1.0])

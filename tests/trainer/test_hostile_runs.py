@@ -23,8 +23,8 @@ from trainer.commands import app
 from trainer.configuration import ConfigurationError
 from trainer.distributed.ranks import Ranks
 from trainer.run import run_folder
-from trainer.run_files import checkpoint
-from trainer.run_files.checkpoint import CheckpointError
+from trainer.run_files import checkpoint, checkpoint_format
+from trainer.run_files.checkpoint_format import CheckpointError
 from trainer.run_files.metrics import METRICS, MetricsError
 from trainer.scores.scoring import load_model
 
@@ -55,7 +55,7 @@ def out(finished: Path, tmp_path: Path) -> Path:
 def written(name: str, data: bytes) -> Harm:
     def harm(folder: Path) -> None:
         (folder / name).write_bytes(data)
-        if name != checkpoint.RECORD:
+        if name != checkpoint_format.RECORD:
             seal(folder)
 
     return harm
@@ -71,19 +71,19 @@ def changed(name: str, change: Callable[[Any], Any]) -> Harm:
 
 
 def state(**values: object) -> Harm:
-    return changed(checkpoint.STATE, lambda held: held.update(values))
+    return changed(checkpoint_format.STATE, lambda held: held.update(values))
 
 
 def architecture(**values: object) -> Harm:
-    return changed(checkpoint.STATE, lambda held: held["architecture"].update(values))
+    return changed(checkpoint_format.STATE, lambda held: held["architecture"].update(values))
 
 
 def config(**values: object) -> Harm:
-    return changed(checkpoint.STATE, lambda held: held["config"].update(values))
+    return changed(checkpoint_format.STATE, lambda held: held["config"].update(values))
 
 
 def record(**values: object) -> Harm:
-    return changed(checkpoint.RECORD, lambda held: held.update(values))
+    return changed(checkpoint_format.RECORD, lambda held: held.update(values))
 
 
 def tensors(name: str, part: str) -> Harm:
@@ -104,28 +104,28 @@ def without_states(ending: str, most: int = 1_000) -> Harm:
         for key in [key for key in sorted(index["optimiser"]) if key.endswith(ending)][:most]:
             del index["optimiser"][key]
 
-    return changed(checkpoint.INDEX, change)
+    return changed(checkpoint_format.INDEX, change)
 
 
 def first_part(**values: object) -> Harm:
-    return changed(checkpoint.INDEX, lambda index: index["model"]["embedding.weight"]["parts"][0].update(values))
+    return changed(checkpoint_format.INDEX, lambda index: index["model"]["embedding.weight"]["parts"][0].update(values))
 
 
 def header(text: bytes, length: int | None = None) -> Harm:
     data = struct.pack("<Q", len(text) if length is None else length) + text + bytes(40_000)
-    return written(checkpoint.WEIGHTS, data)
+    return written(checkpoint_format.WEIGHTS, data)
 
 
 DEEP = b"[" * 200_000
 REFUSED: dict[str, tuple[Harm, str]] = {
-    "a deep state": (written(checkpoint.STATE, DEEP), r"state\.json: Invalid JSON: recursion limit"),
-    "a deep index": (written(checkpoint.INDEX, b'{"a":' * 200_000), r"index\.json: Invalid JSON: recursion limit"),
+    "a deep state": (written(checkpoint_format.STATE, DEEP), r"state\.json: Invalid JSON: recursion limit"),
+    "a deep index": (written(checkpoint_format.INDEX, b'{"a":' * 200_000), r"index\.json: Invalid JSON: recursion limit"),
     "an unknown key": (state(colour="\x1b[31mred"), r"state\.json: colour: Extra inputs"),
     "a step below 0": (state(step=-4), "step: Input should be greater"),
     "another step": (state(step=2), "of step 2, and the completion record is of step 4"),
     "a position below 0": (state(position=-1), "position: Input should be greater"),
     "more tokens than an integer": (state(tokens=10**30), "tokens: Input should be less"),
-    "a clock that is no number": (changed(checkpoint.STATE, lambda held: held.update(spent_seconds=float("nan"))), "spent_seconds"),
+    "a clock that is no number": (changed(checkpoint_format.STATE, lambda held: held.update(spent_seconds=float("nan"))), "spent_seconds"),
     "a billion layers": (architecture(layers=10**9), "layers: Input should be less|another shape"),
     "nine thousand layers": (architecture(layers=9_000), "which are no model of 9,000 layers|another shape"),
     "a vocabulary of trillions": (architecture(vocabulary=10**13), "a vocabulary of 10,000,000,000,000|another shape"),
@@ -139,20 +139,20 @@ REFUSED: dict[str, tuple[Harm, str]] = {
     "no phases": (config(phases=None), "of another version: phases"),
     "steps that cannot be skipped": (config(skip_steps=[["a", "b"]]), "of another version: skip_steps"),
     "no options": (state(config={}), "of another version: manifest: Field required"),
-    "an index that is a list": (written(checkpoint.INDEX, b"[]"), "Input should be an object"),
+    "an index that is a list": (written(checkpoint_format.INDEX, b"[]"), "Input should be an object"),
     "an unlisted file": (first_part(file="other.safetensors"), "does not list|No such file"),
     "a file above": (first_part(file="../../metrics.jsonl"), "is not the name of a file|numbers, in files"),
     "a shape of more than memory": (
-        changed(checkpoint.INDEX, lambda index: index["model"]["embedding.weight"].update(shape=[10**30])),
+        changed(checkpoint_format.INDEX, lambda index: index["model"]["embedding.weight"].update(shape=[10**30])),
         "this model needs|numbers, in files of",
     ),
-    "weights that are no numbers": (tensors(checkpoint.WEIGHTS, "norm"), "norm.weight has numbers that are not finite"),
+    "weights that are no numbers": (tensors(checkpoint_format.WEIGHTS, "norm"), "norm.weight has numbers that are not finite"),
     "a header of exabytes": (header(b"{}", 2**62), "header too large"),
     "a header that is cut": (header(b'{"a":', None), "header"),
     "another tensor, with a strange name": (
         header(b'{"\\u001b[31m":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'), "safetensors|header|numbers",
     ),
-    "an empty file of weights": (written(checkpoint.WEIGHTS, b""), "header too small|in files of 0 bytes"),
+    "an empty file of weights": (written(checkpoint_format.WEIGHTS, b""), "header too small|in files of 0 bytes"),
 }  # fmt: skip
 ONLY_RESUMED: dict[str, tuple[Harm, str]] = {
     "more tokens than there are": (state(tokens=10**9), "1,000,000,000 tokens and"),
@@ -162,7 +162,7 @@ ONLY_RESUMED: dict[str, tuple[Harm, str]] = {
     "no step": (without_states(".step"), "and should be exp_avg, exp_avg_sq, step"),
     "no state of one": (without_states("attention.output.weight.exp_avg", 1), "attention.output.weight"),
     "a random state of terabytes": (
-        changed(checkpoint.INDEX, lambda index: index["optimiser"]["random"].update(shape=[10**13])), "random has shape",
+        changed(checkpoint_format.INDEX, lambda index: index["optimiser"]["random"].update(shape=[10**13])), "random has shape",
     ),
     "moments that are no numbers": (tensors("optimiser.safetensors", "exp_avg"), "exp_avg has numbers that are not finite"),
 }  # fmt: skip
@@ -216,17 +216,17 @@ def of_another_step(folder: Path) -> None:
 
 
 PASSED_OVER: dict[str, tuple[Harm, str]] = {
-    "a record without end": (written(checkpoint.RECORD, DEEP), "unreadable"),
-    "a record that is a list": (written(checkpoint.RECORD, b"[]"), "unreadable"),
+    "a record without end": (written(checkpoint_format.RECORD, DEEP), "unreadable"),
+    "a record that is a list": (written(checkpoint_format.RECORD, b"[]"), "unreadable"),
     "files that are a list": (record(files=[]), "not that of a checkpoint"),
-    "files without digests": (changed(checkpoint.RECORD, lambda held: held["files"].update({"state.json": 1})), "unreadable"),
-    "a file above": (changed(checkpoint.RECORD, lambda held: held["files"].update({"../../metrics.jsonl": {}})), "not that of"),
+    "files without digests": (changed(checkpoint_format.RECORD, lambda held: held["files"].update({"state.json": 1})), "unreadable"),
+    "a file above": (changed(checkpoint_format.RECORD, lambda held: held["files"].update({"../../metrics.jsonl": {}})), "not that of"),
     "a record of another step": (record(step=2), "is that of step 2"),
     "another step's folder": (of_another_step, "is that of step 2"),
-    **{f"a link for {name}": (linked(name), "unreadable") for name in (checkpoint.STATE, checkpoint.WEIGHTS, checkpoint.RECORD)},
-    "a link to a device that never ends": (linked(checkpoint.WEIGHTS, "/dev/zero"), "unreadable"),
-    **{f"a pipe for {name}": (a_pipe(name), "not a plain file") for name in (checkpoint.STATE, checkpoint.WEIGHTS, checkpoint.RECORD)},
-    "a state of gigabytes": (lambda folder: os.truncate(folder / checkpoint.STATE, 3 << 30), "not what the completion record says"),
+    **{f"a link for {name}": (linked(name), "unreadable") for name in (checkpoint_format.STATE, checkpoint_format.WEIGHTS, checkpoint_format.RECORD)},
+    "a link to a device that never ends": (linked(checkpoint_format.WEIGHTS, "/dev/zero"), "unreadable"),
+    **{f"a pipe for {name}": (a_pipe(name), "not a plain file") for name in (checkpoint_format.STATE, checkpoint_format.WEIGHTS, checkpoint_format.RECORD)},
+    "a state of gigabytes": (lambda folder: os.truncate(folder / checkpoint_format.STATE, 3 << 30), "not what the completion record says"),
     "a link to another folder": (a_linked_folder, "no folder of a checkpoint"),
 }  # fmt: skip
 
@@ -252,7 +252,7 @@ def test_a_folder_of_another_name_is_no_newer_checkpoint(manifest: Path, out: Pa
 def test_a_run_of_which_no_checkpoint_is_whole_does_not_begin_anew_over_its_logs(manifest: Path, out: Path) -> None:
     before = {name: (out / name).read_bytes() for name in (METRICS, LEDGER)}
     for folder in (out / "checkpoints").iterdir():
-        (folder / checkpoint.WEIGHTS).write_bytes(b"")
+        (folder / checkpoint_format.WEIGHTS).write_bytes(b"")
     with pytest.raises(CheckpointError, match="none of its checkpoints is whole"):
         run(manifest, out, resume=True, steps=6, evaluate=False)
     assert {name: (out / name).read_bytes() for name in before} == before
@@ -306,7 +306,7 @@ def test_links_in_a_run_s_folder_are_never_written_through(manifest: Path, out: 
 
 def test_what_a_stranger_wrote_never_reaches_the_terminal_as_it_is(manifest: Path, out: Path) -> None:
     """Control sequences in a format, in the names of tensors and of folders."""
-    changed(checkpoint.INDEX, lambda index: index["model"].update({"\x1b[31mx": index["model"]["embedding.weight"]}))(
+    changed(checkpoint_format.INDEX, lambda index: index["model"].update({"\x1b[31mx": index["model"]["embedding.weight"]}))(
         out / "checkpoints" / NEWEST
     )
     shutil.copytree(out / "checkpoints" / NEWEST, out / "checkpoints" / "step-\x1b[31m")

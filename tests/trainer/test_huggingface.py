@@ -18,7 +18,7 @@ from trainer.data.corpus import Corpus
 from trainer.export.huggingface import config_of, export
 from trainer.network.model import GPT
 from trainer.presets import PRESETS
-from trainer.run_files import checkpoint
+from trainer.run_files import checkpoint_format
 from trainer.scores.scoring import Loaded
 
 SHAPES = [
@@ -48,7 +48,7 @@ def loaded(manifest: Path, tmp_path: Path, **shape: object) -> Loaded:
             else:
                 parameter.mul_(4.0)
     corpus = Corpus.open(manifest)
-    state = checkpoint.State(
+    state = checkpoint_format.State(
         step=1, position=1, tokens=1, clipped_steps=0, spent_seconds=0.0, architecture=model.architecture.model_dump(),
         config=config.model_dump(mode="json"), loader_digest="", manifest_digest=corpus.manifest.digest,
         tokenizer_sha256=corpus.tokenizer.sha256, code_sha256="", lineage=[],

@@ -6,10 +6,12 @@ import copy
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from tests.trainer.ranks_fixture import in_ranks
 from trainer.distributed.ranks import Ranks
+from trainer.network import linear
 from trainer.network.linear import Linear, Sums, add_product
 from trainer.network.model import GPT
 from trainer.presets import PRESETS
@@ -146,13 +148,23 @@ def test_a_copy_of_a_model_has_gradients_of_its_own() -> None:
 
 
 def average_in_any_order(ranks: Ranks) -> None:
-    """Each rank makes the sums of like layers in another order, and one of them not within `add_product`."""
+    """Each rank makes the sums of like layers in another order, and one of them not within `add_product`. Of gradients that are
+    no such sums the small ones leave together, and the embedding's alone."""
     model = model_of(layers=3)
+    within = {id(layer.weight) for layer in model.modules() if isinstance(layer, Linear)}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in within]
+    linear.SMALL = min(parameter.numel() for parameter in others)
+    assert {parameter.numel() <= linear.SMALL for parameter in others} == {True, False}
     sums = Sums(model)
     sums.begin()
     layers = [layer for layer in model.modules() if isinstance(layer, Linear)]
     totals = [layer.total for layer in layers if layer.total is not None]
+    calls: list[int] = []
+    all_reduce = dist.all_reduce
+    dist.all_reduce = lambda tensor, **more: calls.append(tensor.numel()) or all_reduce(tensor, **more)
     with sums.averaged():
+        for number, parameter in enumerate(others):
+            parameter.grad = torch.full_like(parameter, float(number + ranks.rank))
         for number in range(len(totals))[:: 1 if ranks.first else -1]:
             rows, columns = totals[number].shape
             ones = torch.ones(1, rows, dtype=torch.bfloat16), torch.ones(1, columns, dtype=torch.bfloat16)
@@ -160,8 +172,12 @@ def average_in_any_order(ranks: Ranks) -> None:
                 totals[number].add_(2.0 * number + ranks.rank)
             else:
                 add_product(totals[number], ones[0] * (2 * number + ranks.rank), ones[1])
+        early = len(calls)
+    assert early > 0, "no gradient left before the backward pass was over"
     for number, total in enumerate(totals):
         assert torch.equal(total, torch.full_like(total, 2 * number + 0.5)), number
+    for number, parameter in enumerate(others):
+        assert parameter.grad is not None and torch.equal(parameter.grad, torch.full_like(parameter, number + 0.5)), number
 
 
 def test_ranks_average_the_same_sums_in_whatever_order_they_make_them() -> None:

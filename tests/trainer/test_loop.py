@@ -30,7 +30,7 @@ from trainer.distributed.ranks import Ranks, RanksError
 from trainer.network.flops import causal_flops_per_token, palm_flops_per_token
 from trainer.run.loop import Outcome, train
 from trainer.run.progress import RunProgress
-from trainer.run_files import checkpoint, checkpoint_tensors
+from trainer.run_files import checkpoint, checkpoint_format, checkpoint_tensors
 from trainer.run_files.metrics import METRICS, DivergedError
 from trainer.scores.scoring import score_checkpoint
 
@@ -64,12 +64,12 @@ def losses(out: Path) -> list[float]:
 def weights(out: Path) -> dict[str, torch.Tensor]:
     found = checkpoint.latest(out)
     assert found is not None
-    return load_file(found / checkpoint.WEIGHTS)
+    return load_file(found / checkpoint_format.WEIGHTS)
 
 
 def forget_after(out: Path, step: int) -> None:
     """Leaves the run as a machine that died after `step` left it: checkpoints up to there, longer logs."""
-    for folder in (out / checkpoint.CHECKPOINTS).iterdir():
+    for folder in (out / checkpoint_format.CHECKPOINTS).iterdir():
         if folder.name > f"step-{step:08d}":
             shutil.rmtree(folder)
 
@@ -171,9 +171,9 @@ def test_a_half_written_checkpoint_does_not_change_the_final_loss(manifest: Path
     broken = tmp_path / "broken"
     shutil.copytree(tmp_path / "unbroken", broken)
     forget_after(broken, 8)
-    newest = broken / checkpoint.CHECKPOINTS / "step-00000008"
-    (newest / checkpoint.RECORD).unlink()
-    (newest / checkpoint.WEIGHTS).write_bytes((newest / checkpoint.WEIGHTS).read_bytes()[:500])
+    newest = broken / checkpoint_format.CHECKPOINTS / "step-00000008"
+    (newest / checkpoint_format.RECORD).unlink()
+    (newest / checkpoint_format.WEIGHTS).write_bytes((newest / checkpoint_format.WEIGHTS).read_bytes()[:500])
     run(manifest, broken, resume=True, checkpoint_every=4, keep=9)
     assert losses(broken) == losses(tmp_path / "unbroken")
 
@@ -223,10 +223,10 @@ def test_a_loss_that_explodes_ends_the_run_with_exit_code_1_and_saves_nothing_of
 def test_a_diverged_run_never_overwrites_its_last_good_checkpoint(manifest: Path, tmp_path: Path) -> None:
     with pytest.raises(DivergedError):
         run(manifest, tmp_path / "run", steps=50, learning_rate=1e30, warmup=0.0, checkpoint_every=1)
-    saved = list((tmp_path / "run" / checkpoint.CHECKPOINTS).iterdir())
+    saved = list((tmp_path / "run" / checkpoint_format.CHECKPOINTS).iterdir())
     assert saved
     for folder in saved:
-        assert all(bool(torch.isfinite(tensor).all()) for tensor in load_file(folder / checkpoint.WEIGHTS).values())
+        assert all(bool(torch.isfinite(tensor).all()) for tensor in load_file(folder / checkpoint_format.WEIGHTS).values())
 
 
 def test_the_last_line_is_the_result_and_nothing_else_is_on_standard_output(manifest: Path, tmp_path: Path) -> None:
@@ -432,7 +432,7 @@ def test_a_run_does_not_go_on_with_other_options_or_another_corpus(manifest: Pat
     with pytest.raises(ConfigurationError, match="learning_rate"):
         run(manifest, tmp_path / "run", resume=True, learning_rate=0.5)
     other = learnable_corpus(tmp_path / "other", train=60, held_out=5)
-    with pytest.raises(checkpoint.CheckpointError, match="other shards"):
+    with pytest.raises(checkpoint_format.CheckpointError, match="other shards"):
         run(other, tmp_path / "run", resume=True)
 
 
@@ -445,7 +445,7 @@ def test_a_checkpoint_is_not_scored_on_a_corpus_of_another_tokenizer(manifest: P
     raw["digest"] = digest(raw["content"])
     other.write_text(json.dumps(raw))
     with pytest.raises(
-        checkpoint.CheckpointError, match="other texts; if the corpus was built again since, `corpusmill run` with"
+        checkpoint_format.CheckpointError, match="other texts; if the corpus was built again since, `corpusmill run` with"
     ):
         score_checkpoint(tmp_path / "run", str(other), "validation", ALONE)
 
@@ -453,12 +453,12 @@ def test_a_checkpoint_is_not_scored_on_a_corpus_of_another_tokenizer(manifest: P
 def test_a_checkpoint_of_an_unknown_version_is_refused_and_not_a_bug(manifest: Path, tmp_path: Path) -> None:
     run(manifest, tmp_path / "run", steps=1, evaluate=False)
     folder = checkpoint.resolve(tmp_path / "run")
-    state = json.loads((folder / checkpoint.STATE).read_text())
+    state = json.loads((folder / checkpoint_format.STATE).read_text())
     state["config"]["colour"] = "blue"
-    (folder / checkpoint.STATE).write_text(json.dumps(state))
-    record = json.loads((folder / checkpoint.RECORD).read_text())
-    data = (folder / checkpoint.STATE).read_bytes()
-    record["files"][checkpoint.STATE] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    (folder / checkpoint.RECORD).write_text(json.dumps(record))
-    with pytest.raises(checkpoint.CheckpointError, match="colour"):
+    (folder / checkpoint_format.STATE).write_text(json.dumps(state))
+    record = json.loads((folder / checkpoint_format.RECORD).read_text())
+    data = (folder / checkpoint_format.STATE).read_bytes()
+    record["files"][checkpoint_format.STATE] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (folder / checkpoint_format.RECORD).write_text(json.dumps(record))
+    with pytest.raises(checkpoint_format.CheckpointError, match="colour"):
         score_checkpoint(tmp_path / "run", str(manifest), "validation", ALONE)

@@ -84,7 +84,7 @@ def test_compiled_blocks_train_like_one_process(manifest: Path, alone: Path, tmp
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({}, id="plain"),
+        pytest.param({"model": {"tied": False}}, id="untied"),
         pytest.param({"loss_chunk": 64}, id="chunks", marks=pytest.mark.slow),
         pytest.param({"recompute": "full"}, id="recompute", marks=pytest.mark.slow),
         pytest.param({"compile": True, "steps": 4}, id="compiled", marks=pytest.mark.slow),

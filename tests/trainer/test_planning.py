@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tests.trainer.corpus_fixture import build_corpus, documents_of_lengths
 from trainer.commands import app
 from trainer.network.flops import causal_flops_per_token
-from trainer.planning.planning import (
+from trainer.planning.estimate import (
     GPU_HOURS_A_FAILURE,
     GPUS,
     PlanError,
@@ -38,6 +38,9 @@ from trainer.run_files.run_record import RecordError, RunRecord
 REPOSITORY = Path(__file__).resolve().parents[2]
 COURSE = Architecture(layers=36, width=4_096, heads=32, kv_heads=8, hidden=15_360, vocabulary=152_064)
 TOKENS, T = 2e12, 8_192
+
+MINI_TABLE = 4_096 * 256
+MINI_BLOCK = (PRESETS["mini"].build(4_096).parameters() - MINI_TABLE) / 6
 
 
 def planned(**changes: Any) -> TrainingPlan:
@@ -406,6 +409,7 @@ def test_a_run_s_measured_speed_and_memory_stand_beside_the_estimate(tmp_path: P
     assert of_run["memory"] == pytest.approx(0.6e9)
     slots = 16 * 512
     held = (12 / 2 + 2 + 4) * architecture.parameters()  # shards; bfloat16 weights and float32 gradients whole
+    held += 4 * (MINI_TABLE + 2 * MINI_BLOCK)  # gradients on their way
     assert of_run["estimated_memory"] == held + activation_bytes(architecture, slots) + logit_bytes(architecture, slots)
     code, out, _ = invoke("--run", str(tmp_path / "run"), "--preset", "1b", "--mfu", "0.5")
     assert code == 0
@@ -413,21 +417,23 @@ def test_a_run_s_measured_speed_and_memory_stand_beside_the_estimate(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("ranks", "shards", "options", "held"),
+    ("ranks", "shards", "options", "held", "on_its_way"),
     [
-        (1, 1, {}, 16 + 2),
-        (2, 1, {}, 16 + 2),
-        (2, 2, {"accumulate": "sharded", "parallel": "fsdp"}, 8),
-        (2, 2, {"parallel": "fsdp", "micro_batch": 32}, 8),  # one micro-batch a step: nothing is held from one to the next
-        (1, 1, {"ema": 0.999}, 16 + 2 + 4),
-        (2, 2, {"accumulate": "sharded", "parallel": "fsdp", "ema": 0.999}, 8 + 2),
-        (1, 1, {"recompute": "full"}, 16 + 2),
-        (1, 1, {"recompute": "feed"}, 16 + 2),
-        (1, 1, {"loss_chunk": 1_024}, 16 + 2),
+        (1, 1, {}, 16 + 2, 0),
+        (2, 1, {}, 16 + 2, 0),
+        # weights and gradients of the table, which stay, and of two blocks weights alone; gradients of all as they are sent
+        (2, 2, {"accumulate": "sharded", "parallel": "fsdp"}, 8, 8 * MINI_TABLE + 6 * 2 * MINI_BLOCK),
+        # one micro-batch a step: nothing is held from one to the next
+        (2, 2, {"parallel": "fsdp", "micro_batch": 32}, 8, 8 * MINI_TABLE + 6 * 2 * MINI_BLOCK),
+        (1, 1, {"ema": 0.999}, 16 + 2 + 4, 0),
+        (2, 2, {"accumulate": "sharded", "parallel": "fsdp", "ema": 0.999}, 8 + 2, 8 * MINI_TABLE + 6 * 2 * MINI_BLOCK),
+        (1, 1, {"recompute": "full"}, 16 + 2, 0),
+        (1, 1, {"recompute": "feed"}, 16 + 2, 0),
+        (1, 1, {"loss_chunk": 1_024}, 16 + 2, 0),
     ],
 )
 def test_the_estimate_of_a_run_follows_its_layout(
-    tmp_path: Path, ranks: int, shards: int, options: dict[str, Any], held: float
+    tmp_path: Path, ranks: int, shards: int, options: dict[str, Any], held: float, on_its_way: float
 ) -> None:
     folder = _run_folder(tmp_path / "run", ranks=ranks, shards=shards)
     config = json.loads((folder / "config.json").read_text()) | options
@@ -438,19 +444,27 @@ def test_the_estimate_of_a_run_follows_its_layout(
     )
     if options.get("recompute") == "feed":  # not what the last product is of: a bfloat16 number for each hidden one
         kept -= 2 * slots * architecture.hidden * architecture.layers
-    expected = held * architecture.parameters() + kept + logit_bytes(architecture, options.get("loss_chunk", slots))
+    expected = held * architecture.parameters() + on_its_way + kept + logit_bytes(architecture, options.get("loss_chunk", slots))
     assert measured(RunRecord.read(folder)).estimated_memory == pytest.approx(expected)
 
 
 def test_whole_models_have_buckets_in_float32_alone(tmp_path: Path) -> None:
-    """In bfloat16 each sum of gradients leaves by itself, from where it was added up."""
+    """In bfloat16 each sum of gradients leaves by itself, from where it was added up. With one micro-batch a step the buckets are
+    the gradients."""
     found = {}
     for dtype in ("bfloat16", "float32"):
         for ranks in (1, 2):
-            folder = _run_folder(tmp_path / f"{dtype}-{ranks}", ranks=ranks, shards=1, dtype=dtype)
-            found[dtype, ranks] = measured(RunRecord.read(folder)).estimated_memory
-    assert found["bfloat16", 2] == found["bfloat16", 1]
-    assert found["float32", 2] - found["float32", 1] == pytest.approx(4 * PRESETS["mini"].build(4_096).parameters())
+            for rows in (16, 64 // ranks):
+                folder = _run_folder(tmp_path / f"{dtype}-{ranks}-{rows}", ranks=ranks, shards=1, dtype=dtype)
+                config = json.loads((folder / "config.json").read_text()) | {"micro_batch": rows}
+                (folder / "config.json").write_text(json.dumps(config))
+                found[dtype, ranks, rows] = measured(RunRecord.read(folder)).estimated_memory
+    assert found["bfloat16", 2, 16] == found["bfloat16", 1, 16]
+    assert found["float32", 2, 16] - found["float32", 1, 16] == pytest.approx(4 * PRESETS["mini"].build(4_096).parameters())
+    slots = 32 * 512
+    architecture = PRESETS["mini"].build(4_096)
+    alone = 16 * architecture.parameters() + activation_bytes(architecture, slots, 4) + logit_bytes(architecture, slots)
+    assert found["float32", 2, 32] == pytest.approx(alone)
 
 
 @pytest.mark.parametrize(

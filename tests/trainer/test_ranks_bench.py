@@ -24,7 +24,8 @@ def test_only_communication_beside_which_nothing_computes_is_exposed() -> None:
 
 def test_runs_of_unequal_length_are_never_equal() -> None:
     assert apart([1.0, 2.0], [1.0, 2.002]) == pytest.approx(0.001, rel=1e-2)
-    assert apart([1.0], [1.0, 2.0]) == float("inf")
+    assert apart([1.0], [1.0, 2.0]) == apart([], []) == float("inf")
+    assert apart([1.0, float("nan")], [1.0, 1.0]) == apart([1.0], [float("inf")]) == float("inf")
 
 
 def test_a_gap_or_a_repeat_in_the_ledger_is_seen(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from manifests.trained_on import read_ledger
 from tests.trainer.corpus_fixture import learnable_corpus
 from tests.trainer.ranks_fixture import TINY, losses, options, train_alone, train_in
 from trainer.run.loop import Outcome
-from trainer.run_files import checkpoint
+from trainer.run_files import checkpoint, checkpoint_format
 from trainer.run_files.metrics import METRICS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -34,7 +34,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def forget_after(run: Path, step: int) -> None:
-    for folder in (run / checkpoint.CHECKPOINTS).iterdir():
+    for folder in (run / checkpoint_format.CHECKPOINTS).iterdir():
         if folder.name > f"step-{step:08d}":
             shutil.rmtree(folder)
 
@@ -46,7 +46,7 @@ def every_row_once(run: Path, steps: int) -> None:
 
 def files(run: Path) -> dict[str, str]:
     """SHA-256 of each file of tensors of the newest checkpoint."""
-    record = json.loads((checkpoint.resolve(run) / checkpoint.RECORD).read_text())["files"]
+    record = json.loads((checkpoint.resolve(run) / checkpoint_format.RECORD).read_text())["files"]
     return {name: facts["sha256"] for name, facts in record.items() if name.endswith(".safetensors")}
 
 
@@ -81,7 +81,7 @@ class Started:
 
 
 def saved(run: Path) -> bool:
-    return any((run / checkpoint.CHECKPOINTS).glob(f"step-*/{checkpoint.RECORD}"))
+    return any((run / checkpoint_format.CHECKPOINTS).glob(f"step-*/{checkpoint_format.RECORD}"))
 
 
 @pytest.mark.slow
@@ -195,7 +195,7 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run_but_fails_it(m
 
 def test_the_save_after_one_that_failed_counts_and_the_failure_is_still_told(manifest: Path, tmp_path: Path) -> None:
     """A file lies where the temporary folder of step 1 has to be."""
-    folder = tmp_path / "run" / checkpoint.CHECKPOINTS
+    folder = tmp_path / "run" / checkpoint_format.CHECKPOINTS
     folder.mkdir(parents=True)
     (folder / f"{TEMPORARY_PREFIX}step-00000001").write_text("")
     outcome = train_alone(options(manifest, tmp_path / "run", steps=2, checkpoint_every=1), resume=True)

@@ -25,7 +25,7 @@ from trainer.data.steps import Steps
 from trainer.distributed.ranks import Ranks
 from trainer.run.loop import train
 from trainer.run.progress import RunProgress
-from trainer.run_files import checkpoint
+from trainer.run_files import checkpoint, checkpoint_format
 
 ALONE = Ranks(0, 1, 0, torch.device("cpu"))
 SHAPE = {"layers": 1, "width": 16, "heads": 4, "kv_heads": 2, "hidden": 16}
@@ -147,7 +147,7 @@ def consumed_as_planned(out: Path, chosen: dict[str, Any]) -> None:
 
 def tensors_of(out: Path) -> dict[str, str]:
     """Digests of weights and optimiser, the random state among it, of the newest checkpoint."""
-    files = json.loads((checkpoint.resolve(out) / checkpoint.RECORD).read_text())["files"]
+    files = json.loads((checkpoint.resolve(out) / checkpoint_format.RECORD).read_text())["files"]
     return {name: facts["sha256"] for name, facts in files.items() if name.endswith(".safetensors")}
 
 

@@ -19,8 +19,8 @@ from trainer.data.loader import Loader
 from trainer.distributed.ranks import Ranks
 from trainer.run.loop import Outcome, train
 from trainer.run.progress import RunProgress
-from trainer.run_files import checkpoint, rewind
-from trainer.run_files.checkpoint import CheckpointError
+from trainer.run_files import checkpoint, checkpoint_format, rewind
+from trainer.run_files.checkpoint_format import CheckpointError
 from trainer.run_files.metrics import METRICS
 
 ALONE = Ranks(0, 1, 0, torch.device("cpu"))
@@ -80,7 +80,7 @@ def test_a_step_that_has_no_checkpoint_is_refused_with_those_that_have(manifest:
     before = sorted(str(path) for path in out.rglob("*"))
     with pytest.raises(CheckpointError, match="no checkpoint of step 5; those kept are of steps 4, 8, 12"):
         rewound(manifest, out, 5)
-    (out / checkpoint.CHECKPOINTS / "step-00000004" / checkpoint.WEIGHTS).write_bytes(b"damaged")
+    (out / checkpoint_format.CHECKPOINTS / "step-00000004" / checkpoint_format.WEIGHTS).write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match="completion record"):
         rewound(manifest, out, 4)
     with pytest.raises(ConfigurationError, match="other options"):
@@ -129,8 +129,8 @@ def test_what_was_told_to_be_skipped_stays_skipped_when_the_run_is_resumed(manif
     run(manifest, tmp_path / "whole", skip_steps=[(5, 6)], **common)
     run(manifest, tmp_path / "parts", skip_steps=[(5, 6)], **common)
     for step in (10, 12):
-        shutil.rmtree(tmp_path / "parts" / checkpoint.CHECKPOINTS / f"step-{step:08d}")
-    shutil.rmtree(tmp_path / "parts" / checkpoint.CHECKPOINTS / "step-00000008")
+        shutil.rmtree(tmp_path / "parts" / checkpoint_format.CHECKPOINTS / f"step-{step:08d}")
+    shutil.rmtree(tmp_path / "parts" / checkpoint_format.CHECKPOINTS / "step-00000008")
     run(manifest, tmp_path / "parts", resume=True, **common)
     for name, tensor in weights(tmp_path / "whole").items():
         assert torch.equal(tensor, weights(tmp_path / "parts")[name])

@@ -13,7 +13,7 @@ from tests.trainer.corpus_fixture import learnable_corpus
 from tests.trainer.test_generation import with_real_tokenizer
 from tests.trainer.test_loop import run
 from trainer.commands import app
-from trainer.run_files import checkpoint
+from trainer.run_files import checkpoint, checkpoint_format
 
 TRAINED_AT = 16
 
@@ -54,10 +54,10 @@ def test_a_run_with_a_damaged_newest_checkpoint_is_refused_with_what_would_do(
 ) -> None:
     damaged = Path(shutil.copytree(finished, tmp_path / "run"))
     older, newest = (damaged / "checkpoints" / f"step-{step:08d}" for step in (1, 2))
-    (newest / checkpoint.WEIGHTS).write_bytes(b"")
+    (newest / checkpoint_format.WEIGHTS).write_bytes(b"")
     code, out, errors = invoke(*command(name, damaged, manifest, tmp_path))
     assert (code, out) == (1, "")
-    assert f"{newest}/{checkpoint.WEIGHTS} is not what the completion record says" in errors
+    assert f"{newest}/{checkpoint_format.WEIGHTS} is not what the completion record says" in errors
     assert errors.rstrip().endswith(f"an older one is taken only where it is named; the newest whole one is {older}")
     code, out, errors = invoke(*command(name, older, manifest, tmp_path))
     assert code == 0, errors

@@ -24,8 +24,8 @@ from trainer.data.loader import LoaderError
 from trainer.data.steps import Steps, Stretch
 from trainer.run.loop import train
 from trainer.run.progress import RunProgress
-from trainer.run_files import checkpoint
-from trainer.run_files.checkpoint import CheckpointError
+from trainer.run_files import checkpoint, checkpoint_format
+from trainer.run_files.checkpoint_format import CheckpointError
 from trainer.run_files.metrics import METRICS
 from trainer.studies.batch import pieces_of_step
 from trainer.studies.replay import replay
@@ -282,13 +282,13 @@ def test_a_run_from_before_there_were_ramps_goes_on(manifest: Path, tmp_path: Pa
 
 def test_a_checkpoint_that_stood_elsewhere_after_its_step_is_refused(manifest: Path, out: Path) -> None:
     folder = checkpoint.resolve(out)
-    state = json.loads((folder / checkpoint.STATE).read_text())
+    state = json.loads((folder / checkpoint_format.STATE).read_text())
     state["position"] += 1
     data = json.dumps(state).encode()
-    (folder / checkpoint.STATE).write_bytes(data)
-    record = json.loads((folder / checkpoint.RECORD).read_text())
-    record["files"][checkpoint.STATE] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-    (folder / checkpoint.RECORD).write_text(json.dumps(record))
+    (folder / checkpoint_format.STATE).write_bytes(data)
+    record = json.loads((folder / checkpoint_format.RECORD).read_text())
+    record["files"][checkpoint_format.STATE] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (folder / checkpoint_format.RECORD).write_text(json.dumps(record))
     with pytest.raises(CheckpointError, match=f"position {ENDS[-1] + 1}, and these options would at {ENDS[-1]}"):
         run(manifest, out, resume=True, **ramped())
 

@@ -27,7 +27,7 @@ from trainer.data.corpus import Corpus
 from trainer.distributed.parallel import Layout
 from trainer.distributed.ranks import Ranks
 from trainer.presets import Architecture
-from trainer.run_files.checkpoint import CheckpointError, State, in_a_line
+from trainer.run_files.checkpoint_format import CheckpointError, State, in_a_line
 from trainer.scores.document_scores import DocumentScores, DocumentScoresError
 from trainer.scores.evaluation import EVALUATOR_SHA256, Logits, Scored, evaluate_documents
 from trainer.scores.scoring import model_logits

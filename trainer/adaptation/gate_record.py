@@ -15,12 +15,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from manifests.storage import json_object
 from trainer.adaptation.gate import Decision, GateError, GateFile, decide
+from trainer.run_files.released import is_release
 from trainer.scores.document_scores import DocumentScores, DocumentScoresError
 
 RECORD, FOLDER = "continued.json", "gate"
 BEFORE, AFTER = "before", "after"
 FACTS, RESULT = "run.json", "result.json"
-WEIGHTS_OF_A_RELEASE = "weights"
 SIDES = ("domain", "general")
 
 
@@ -78,7 +78,7 @@ def decide_again(run: Path) -> tuple[Decision, list[str]]:
 
 def _refuse(run: Path) -> NoReturn:
     """A folder without `continued.json`: says what it is, and where the decision can be made again."""
-    if (run / WEIGHTS_OF_A_RELEASE).is_dir() and (run / RESULT).exists():
+    if is_release(run) and (run / RESULT).exists():
         gate = _inner(_of(run, RESULT).get("gate"))
         if gate.get("gate") is None:
             raise GateError(f"{run}: a release of a run without a gate")

@@ -17,12 +17,11 @@ from trainer.distributed.ranks import Ranks
 from trainer.export import huggingface
 from trainer.network.model import GPT
 from trainer.presets import CPU_PRESET, Architecture
-from trainer.run_files import checkpoint, checkpoint_tensors
-from trainer.run_files.checkpoint import CheckpointError
-from trainer.scores.scoring import read_shape, saved_options
+from trainer.run_files import checkpoint, checkpoint_format, checkpoint_tensors, released
+from trainer.run_files.checkpoint_format import CheckpointError
+from trainer.run_files.saved_options import read_shape, saved_options
 
 TOKENIZER = "tokenizer.json"
-WEIGHTS_OF_A_RELEASE = "weights"
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Parent:
     def find(path: Path, ranks: Ranks | None = None) -> Parent:
         """The newest checkpoint of a run, the checkpoint, the release or the exported folder at `path`; CheckpointError when
         it is none of them, or damaged."""
-        path = _weights_folder(path)
+        path = released.weights_folder(path)
         if _is_exported(path):
             return _exported(path)
         folder, passed_over = whole_checkpoint(path, ranks)
@@ -66,10 +65,10 @@ class Parent:
     @staticmethod
     def usual_options(path: Path) -> dict[str, Any]:
         """preset, model and T of what `path` names, without a look at its weights; empty where there is nothing to be read."""
-        path = _weights_folder(path)
+        path = released.weights_folder(path)
         if _is_exported(path):
             return _exported_options(*huggingface.read_architecture(path))
-        own = [path] if (path / checkpoint.RECORD).exists() else [one for _, one in reversed(checkpoint.kept(path))]
+        own = [path] if (path / checkpoint_format.RECORD).exists() else [one for _, one in reversed(checkpoint.kept(path))]
         wrong: CheckpointError | None = None
         for folder in own:  # of a damaged one `find` takes the one before
             try:
@@ -133,10 +132,10 @@ class Parent:
 def whole_checkpoint(path: Path, ranks: Ranks | None = None) -> tuple[Path, dict[str, str]]:
     """(the checkpoint at `path`, or the newest one of that run that is whole; what is wrong with each that is newer, by name and
     without the place of the run). CheckpointError when there is none."""
-    if (path / checkpoint.RECORD).exists() or (path / checkpoint.STATE).exists():
+    if (path / checkpoint_format.RECORD).exists() or (path / checkpoint_format.STATE).exists():
         return checkpoint.resolve(path, ranks), {}
     found, wrong = checkpoint.newest(path, ranks)
-    place = f"{path / checkpoint.CHECKPOINTS}/"
+    place = f"{path / checkpoint_format.CHECKPOINTS}/"
     passed_over = {name: why.replace(place, "") for name, why in wrong.items()}
     if found is None and passed_over:
         told = "; ".join(f"{name}: {why}" for name, why in passed_over.items())
@@ -166,14 +165,9 @@ def _exported(folder: Path) -> Parent:
     return Parent(folder, True, architecture, positions, record)
 
 
-def _weights_folder(path: Path) -> Path:
-    """Of a release, its weights."""
-    return path / WEIGHTS_OF_A_RELEASE if (path / WEIGHTS_OF_A_RELEASE).is_dir() else path
-
-
 def _is_exported(path: Path) -> bool:
     held = (path / huggingface.CONFIG).exists() and (path / huggingface.WEIGHTS).exists()
-    return held and not (path / checkpoint.STATE).exists()
+    return held and not (path / checkpoint_format.STATE).exists()
 
 
 def _own_options(config: TrainConfig) -> dict[str, Any]:
@@ -190,6 +184,6 @@ def _run_name(folder: Path) -> str:
     """Of a checkpoint that lies where runs have them, the name of the run's folder, of a release its own, and else (an average
     of checkpoints, or a copy of one) that of the checkpoint's folder."""
     place = folder.absolute()
-    if place.parent.name == checkpoint.CHECKPOINTS:
+    if place.parent.name == checkpoint_format.CHECKPOINTS:
         return place.parent.parent.name
-    return place.parent.name if place.name == WEIGHTS_OF_A_RELEASE else place.name
+    return place.parent.name if place.name == released.WEIGHTS else place.name

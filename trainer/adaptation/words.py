@@ -12,8 +12,8 @@ import numpy as np
 
 from manifests.terminal import visible
 from trainer.data.corpus import Component, Corpus
-from trainer.export.generation import open_tokenizer
-from trainer.run_files.checkpoint import CheckpointError
+from trainer.run_files.checkpoint_format import CheckpointError
+from trainer.run_files.tokenizer import open_tokenizer
 
 SAMPLE_TOKENS = 200_000
 """Documents are read from the front of the shards, which is a fair sample, until they have so many tokens."""

@@ -10,7 +10,7 @@ import typer
 
 from manifests.terminal import visible
 from trainer.command_line.exits import explain, need_torch
-from trainer.command_line.run_commands import JsonOption, RunArgument
+from trainer.command_line.run_options import JsonOption, RunArgument
 
 
 def average(

@@ -13,7 +13,14 @@ import typer
 
 from manifests.terminal import terminal, visible
 from trainer.command_line.exits import BAD_USAGE, FAILED, end, explain, need_torch, ranks_of
-from trainer.command_line.run_commands import CheckpointArgument, CorpusOption, DeviceOption, JsonOption, corpus_of, weights_of
+from trainer.command_line.run_options import (
+    CheckpointArgument,
+    CorpusOption,
+    DeviceOption,
+    JsonOption,
+    open_corpus_of,
+    weights_of,
+)
 from trainer.command_line.training_options import Cache, HeldOut, Manifest, Precision
 
 if TYPE_CHECKING:
@@ -125,13 +132,14 @@ def choices(
 def _ask(
     checkpoint: Path, asked: list[Question], manifest: str | None, ranks: Ranks, dtype: str
 ) -> tuple[list[Answer], dict[str, Any]]:
-    from trainer.export.generation import open_tokenizer
+    from trainer.distributed.ranks import usual_dtype
+    from trainer.run_files.tokenizer import open_tokenizer
     from trainer.scores.choices import answer_all
-    from trainer.scores.scoring import load_model, model_logits, usual_dtype
+    from trainer.scores.scoring import load_model, model_logits
 
     path, beside = weights_of(checkpoint)
     loaded = load_model(path)
-    corpus = corpus_of(manifest or beside, loaded.config.manifest)
+    corpus = open_corpus_of(manifest or beside, loaded.config.manifest)
     tokenizer = open_tokenizer(corpus.folder, corpus.tokenizer.file, loaded.state.tokenizer_sha256)
 
     def encode(text: str) -> list[int]:

@@ -71,7 +71,7 @@ def _raise(error: Exception) -> NoReturn:
     from trainer.data.corpus import CorpusError
     from trainer.data.loader import LoaderError
     from trainer.distributed.ranks import RanksError, is_lost_rank
-    from trainer.run_files.checkpoint import CheckpointError
+    from trainer.run_files.checkpoint_format import CheckpointError
     from trainer.run_files.metrics import DivergedError, MetricsError
     from trainer.scores.evaluation import EvaluationError
 

@@ -13,14 +13,14 @@ import typer
 from manifests.terminal import terminal, visible
 from manifests.token_number import number_of_tokens
 from trainer.command_line.exits import BAD_USAGE, FAILED, end
-from trainer.planning.planning import DEFAULT_HEADROOM, DEFAULT_MFU, GPUS
+from trainer.planning.estimate import DEFAULT_HEADROOM, DEFAULT_MFU, GPUS
 from trainer.presets import DEFAULT_PRESET, PRESETS
 
 if TYPE_CHECKING:
     from manifests.manifest import Content
     from manifests.mixture import Plan as Mixed
     from trainer.configuration import TrainConfig
-    from trainer.planning.planning import Gpu, Measured, TrainingPlan
+    from trainer.planning.estimate import Gpu, Measured, TrainingPlan
     from trainer.run_files.run_record import RunRecord
 
 MODEL, DATA, MACHINE = "Model", "Data", "Machine"
@@ -81,7 +81,7 @@ def plan_training(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Says what a training run would take: FLOPs, days, memory, checkpoints, epochs. Computes; trains nothing, needs no torch."""
-    from trainer.planning.planning import PlanError, Request, measured, plan
+    from trainer.planning.estimate import PlanError, Request, measured, plan
     from trainer.run_files.run_record import RecordError, RunRecord
 
     if mfu is not None and achieved is not None:

@@ -13,38 +13,23 @@ import typer
 
 from manifests.terminal import terminal, visible
 from trainer.command_line.exits import BAD_USAGE, FAILED, end, explain, need_torch
-from trainer.command_line.training_options import Device
+from trainer.command_line.run_options import (
+    CacheOption,
+    CheckpointArgument,
+    CorpusOption,
+    DeviceOption,
+    JsonOption,
+    RunArgument,
+    StepArgument,
+    open_corpus_of,
+    weights_of,
+)
 
 if TYPE_CHECKING:
-    from trainer.data.corpus import Corpus
     from trainer.scores.noise import Group
     from trainer.studies.replay import Replayed
 
 exports = typer.Typer(help="Write a corpus or a model for other programs.", no_args_is_help=True)
-
-WEIGHTS_OF_A_RELEASE = "weights"
-
-RunArgument = Annotated[Path, typer.Argument(help="A run's folder.", metavar="RUN")]
-StepArgument = Annotated[int, typer.Argument(help="A step, from 1.", metavar="STEP")]
-CheckpointArgument = Annotated[
-    Path, typer.Argument(help="A run's folder, one of its checkpoints, or a release.", metavar="CHECKPOINT")
-]
-CorpusOption = Annotated[
-    str | None, typer.Option("--manifest", help="The corpus, where it lies elsewhere than it did for the run.", metavar="PATH")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-def _known_device(name: str) -> str:
-    if name not in list(Device):
-        end(BAD_USAGE, f"--device {name}: auto, cpu or cuda")
-    return name
-
-
-DeviceOption = Annotated[
-    str, typer.Option(help="auto, cpu or cuda; auto takes a GPU where there is one.", callback=_known_device)
-]
-CacheOption = Annotated[str | None, typer.Option(help="Where shards of a remote corpus are kept.", metavar="FOLDER")]
 
 
 def batch(
@@ -77,9 +62,10 @@ def batch(
     if losses:
         need_torch()
         from trainer.data.corpus import Corpus
-        from trainer.distributed.ranks import Ranks
-        from trainer.run_files.checkpoint import CheckpointError, newest_first, step_of
-        from trainer.scores.scoring import load_model, usual_dtype
+        from trainer.distributed.ranks import Ranks, usual_dtype
+        from trainer.run_files.checkpoint import newest_first, step_of
+        from trainer.run_files.checkpoint_format import CheckpointError
+        from trainer.scores.scoring import load_model
         from trainer.studies.batch import with_losses
 
         try:
@@ -162,17 +148,18 @@ def generate(
 ) -> None:
     """Goes on with a text, until the model ends the document or the tokens are used up."""
     need_torch()
-    from trainer.distributed.ranks import Ranks
+    from trainer.distributed.ranks import Ranks, usual_dtype
     from trainer.export import generation
-    from trainer.scores.scoring import load_model, model_logits, usual_dtype
+    from trainer.run_files.tokenizer import open_tokenizer
+    from trainer.scores.scoring import load_model, model_logits
 
     try:
         sampling = generation.Sampling(temperature, top_k, top_p, seed)
         ranks = Ranks.join(device)
         path, beside = weights_of(checkpoint)
         loaded = load_model(path)
-        corpus = corpus_of(manifest or beside, loaded.config.manifest)
-        tokenizer = generation.open_tokenizer(corpus.folder, corpus.tokenizer.file, loaded.state.tokenizer_sha256)
+        corpus = open_corpus_of(manifest or beside, loaded.config.manifest)
+        tokenizer = open_tokenizer(corpus.folder, corpus.tokenizer.file, loaded.state.tokenizer_sha256)
         bos = corpus.tokenizer.bos_id
         asked = [bos, *tokenizer.encode(prompt, add_special_tokens=False).ids]
         logits = model_logits(loaded.model.to(ranks.device), usual_dtype(ranks.device.type))
@@ -239,7 +226,7 @@ def export_huggingface(
     try:
         path, beside = weights_of(checkpoint)
         loaded = load_model(path)
-        names = export(loaded, corpus_of(manifest or beside, loaded.config.manifest), output, dtype)
+        names = export(loaded, open_corpus_of(manifest or beside, loaded.config.manifest), output, dtype)
     except Exception as error:
         explain(error)
     for name in names:
@@ -254,27 +241,6 @@ def _corpus_of(run: Path) -> str:
     if found is None:
         end(FAILED, f"{run}: it does not say which corpus it was trained on; --manifest names one")
     return found
-
-
-def corpus_of(named: str | None, recorded: str) -> Corpus:
-    """The corpus that is named, or else the one where a run says that its own lies; CorpusError where that is gone."""
-    from manifests.manifest import ManifestError
-    from manifests.storage import StorageError
-    from trainer.data.corpus import Corpus, CorpusError
-
-    try:
-        return Corpus.open(named or recorded)
-    except (ManifestError, StorageError, OSError) as error:
-        if named:
-            raise
-        raise CorpusError(f"{error}; the run says that its corpus lies there: --manifest names another place") from None
-
-
-def weights_of(path: Path) -> tuple[Path, str | None]:
-    """(what has the weights, the corpus's manifest beside them): of a release both lie in it."""
-    if (path / WEIGHTS_OF_A_RELEASE).is_dir():
-        return path / WEIGHTS_OF_A_RELEASE, str(path / "manifest.json")
-    return path, None
 
 
 def _show_replayed(done: Replayed) -> None:

@@ -127,6 +127,11 @@ class Ranks:
             dist.destroy_process_group()
 
 
+def usual_dtype(device: str) -> str:
+    """What a model computes in on this type of device unless told otherwise."""
+    return "bfloat16" if device == "cuda" else "float32"
+
+
 def is_lost_rank(error: Exception) -> bool:
     """Whether an error is that of a rank whose peer has ended: what NCCL raises has a type, what gloo raises only its words."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))

@@ -5,18 +5,14 @@ Nothing is kept between tokens: each costs a pass over the text so far, at most 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from manifests.storage import Folder
 from trainer.configuration import ConfigurationError
-from trainer.data.corpus import BUILT_AGAIN
-from trainer.run_files.checkpoint import CheckpointError
+from trainer.run_files.checkpoint_format import CheckpointError
 from trainer.scores.evaluation import Logits
 
 
@@ -66,30 +62,3 @@ def draw(logits: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
     before = torch.cumsum(share, dim=0) - share
     share = share * (before < sampling.top_p)  # the likeliest always stays
     return int(token[torch.multinomial(share, 1, generator=generator)])
-
-
-def open_tokenizer(folder: Folder, file: str, sha256: str) -> Any:
-    """A `tokenizers.Tokenizer`, of the digest that the model was trained with, which encodes texts as the corpus was: whole, and
-    what spells a special token is text. CheckpointError says what is wrong."""
-    try:
-        from tokenizers import Tokenizer
-    except ImportError:
-        raise CheckpointError("the library that reads tokenizers is missing: pip install tokenizers") from None
-    try:
-        data = folder.read(file)
-    except FileNotFoundError:
-        raise CheckpointError(f"{folder.url}/{file} is not there") from None
-    found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
-        raise CheckpointError(
-            f"{folder.url}/{file}: the model was trained with another tokenizer ({sha256[:12]}…, not {found[:12]}…); "
-            f"{BUILT_AGAIN}"
-        )
-    try:
-        tokenizer = Tokenizer.from_str(data.decode())
-    except Exception as error:  # the library raises nothing more special
-        raise CheckpointError(f"{folder.url}/{file}: not a tokenizer: {error}") from None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True
-    return tokenizer

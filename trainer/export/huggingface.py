@@ -26,7 +26,7 @@ from trainer.configuration import ConfigurationError
 from trainer.data.corpus import BUILT_AGAIN, Corpus
 from trainer.network.model import GPT
 from trainer.presets import Architecture
-from trainer.run_files.checkpoint import CheckpointError
+from trainer.run_files.checkpoint_format import CheckpointError
 from trainer.scores.scoring import Loaded
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"

@@ -1,1 +1,1 @@
-"""The model, its kernels, and what they compute."""
+"""The model, its kernels, and how much arithmetic they take."""

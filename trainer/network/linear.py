@@ -77,14 +77,12 @@ class Sums:
         """Around the backward pass after which gradients are means over all ranks. Those of blocks leave as soon as they are
         made, while others are computed, and in one order: what is sent first by one rank is added to what others send first, and
         their compilers need not have come to the same order of products."""
-        mean = dist.get_backend() == "nccl"
-        operation = dist.ReduceOp.AVG if mean else dist.ReduceOp.SUM
         places = [total.data_ptr() for total in self._in_turn]
         made: set[int] = set()
         sent: list[Any] = []
 
         def send(gradient: Tensor) -> None:
-            sent.append(dist.all_reduce(gradient, operation, async_op=True))
+            sent.append(dist.all_reduce(gradient, async_op=True))
 
         def ready(total: Tensor) -> None:
             made.add(total.data_ptr())
@@ -113,8 +111,7 @@ class Sums:
         if together is not None:
             parts = torch.split(together, [gradient.numel() for gradient in small])
             torch._foreach_copy_(small, [part.view_as(gradient) for part, gradient in zip(parts, small, strict=True)])
-        if not mean:
-            torch._foreach_div_(gradients, dist.get_world_size())
+        torch._foreach_div_(gradients, dist.get_world_size())
 
 
 _ready: dict[int, Callable[[Tensor], None]] = {}

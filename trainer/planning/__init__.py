@@ -1,1 +1,1 @@
-"""Before a run: memory, time, compute, and where a loss is heading."""
+"""Before a run: memory, time and compute, and where a loss is heading."""

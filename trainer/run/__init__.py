@@ -1,1 +1,1 @@
-"""A training run: what it is made of, its steps and its end."""
+"""A training run: its parts, its optimiser and schedule, its steps and what is measured in them, what it says of itself."""

@@ -16,12 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainer.adaptation.parent import WEIGHTS_OF_A_RELEASE
 from trainer.configuration import ConfigurationError
 from trainer.distributed.parallel import Layout, local
-from trainer.run_files import checkpoint, checkpoint_tensors, rewind
-from trainer.run_files.checkpoint import CheckpointError, State
-from trainer.scores.scoring import saved_options
+from trainer.run_files import checkpoint, checkpoint_format, checkpoint_tensors, released, rewind
+from trainer.run_files.checkpoint_format import CheckpointError, State
+from trainer.run_files.saved_options import saved_options
 
 RECORD = "average.json"
 SAME = ("architecture", "tokenizer_sha256", "loader_digest", "continued")
@@ -91,7 +90,7 @@ def average(run: Path, out: Path, last: int | None = None, steps: Sequence[int] 
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigurationError(f"{out} is there already; name a new folder")
-    if (run / checkpoint.CHECKPOINTS).resolve() in out.resolve().parents:
+    if (run / checkpoint_format.CHECKPOINTS).resolve() in out.resolve().parents:
         raise ConfigurationError(f"{out} is among the run's own checkpoints; name another folder")
     alone = _alone(run) if ema else None
     if alone is not None and (last is not None or steps):
@@ -125,8 +124,8 @@ def average(run: Path, out: Path, last: int | None = None, steps: Sequence[int] 
 
 def _alone(run: Path) -> Path | None:
     """The checkpoint that `run` is, or holds as a release does; None of a run. CheckpointError where it is damaged."""
-    folder = run / WEIGHTS_OF_A_RELEASE if (run / WEIGHTS_OF_A_RELEASE).is_dir() else run
-    if not (folder / checkpoint.RECORD).exists():
+    folder = released.weights_folder(run)
+    if not (folder / checkpoint_format.RECORD).exists():
         return None
     if wrong := checkpoint.fault(folder):
         raise CheckpointError(wrong)

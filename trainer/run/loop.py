@@ -36,7 +36,7 @@ from trainer.run.run_parts import RunParts
 from trainer.run.speed import peak_memory_gb, synchronise
 from trainer.run.trackers import Trackers
 from trainer.run.warm_up import COMPILED_STEPS, without_a_trace
-from trainer.run_files import checkpoint
+from trainer.run_files import checkpoint_format
 from trainer.run_files.ledger import Ledger
 from trainer.run_files.metrics import DivergedError, Metrics, Readings, check_step
 from trainer.scores.evaluation import Logits, Scored, evaluate_documents
@@ -238,7 +238,7 @@ class Run(RunParts):
         if ledger:
             ledger.commit()
         self._finish_save()
-        state = checkpoint.State(
+        state = checkpoint_format.State(
             step=self.step,
             position=self.position,
             tokens=self.tokens,

@@ -9,6 +9,7 @@ Rates and decay follow the *share of the budget* that is spent, whether the budg
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +36,8 @@ MUON_BETAS, INPUT_SHARE_BETAS, MUON_EPSILON = (0.8, 0.95), (0.96, 0.95), 1e-10
 MOMENTUM, FIRST_MOMENTUM, MOMENTUM_STEPS = 0.95, 0.85, 300
 """Nesterov momentum, and from what, in how many steps, it rises."""
 VARIANCE_BETA = 0.95
+GATHERED = 1 << 28
+"""Numbers of whole matrices that a rank of a sharded model holds at a time: 1 GiB, and some times that for their moves."""
 
 POLAR_EXPRESS = (
     (8.156554524902461, -22.48329292557795, 15.878769915207462),
@@ -71,7 +74,8 @@ class Muon(torch.optim.Optimizer):
     et al. 2025). Decay pulls only at weights that the direction makes smaller (Chen et al. 2025, cautious weight decay). A step
     is `rate` x sqrt(max(1, rows / columns)). Matrices of one shape are computed together.
 
-    Of a sharded model, a rank keeps momentum for its rows, gathers the whole direction's input, and applies its rows of it.
+    Of a sharded model, a rank keeps momentum for its rows, gathers the whole direction's input, and applies its rows of it, for
+    GATHERED numbers at a time: memory that no number of ranks divides. That step is not compiled.
     """
 
     def __init__(self, model: GPT, rate: float, weight_decay: float, layout: Layout = ALONE, compiled: bool = False) -> None:
@@ -88,11 +92,26 @@ class Muon(torch.optim.Optimizer):
         self._rest = torch.optim.AdamW(groups, lr=rate, eps=MUON_EPSILON, weight_decay=0.0, fused=True)
         self.param_groups += self._rest.param_groups
         self._rest.state = self.state  # one place, which checkpoints fill and clear
+        compiled = compiled and not layout.sharded  # each portion would be compiled for itself
         self._directions: Callable[..., list[Tensor]] = _compiled(directions) if compiled else directions
         self._apply: Callable[..., None] = _compiled(apply) if compiled else apply
         set_rate(self, rate)
         for parameter in self._matrices:
             self._state(parameter)
+
+    @functools.cached_property
+    def _together(self) -> list[list[int]]:
+        """Numbers of the matrices that are moved together: all, or of a sharded model portions of one shape."""
+        if not self.layout.sharded:
+            return [list(range(len(self._matrices)))]
+        by_shape = defaultdict(list)
+        for number, matrix in enumerate(self._matrices):
+            by_shape[matrix.shape].append(number)
+        portions = []
+        for shape, numbers in by_shape.items():
+            size = max(1, GATHERED // shape.numel())
+            portions += [numbers[at : at + size] for at in range(0, len(numbers), size)]
+        return portions
 
     @property
     def _matrices(self) -> list[Tensor]:
@@ -108,11 +127,14 @@ class Muon(torch.optim.Optimizer):
         gradients = [local(torch.zeros_like(p) if p.grad is None else p.grad) for p in matrices]
         momenta = [local(state["momentum"]) for state in states]
         torch._foreach_lerp_(momenta, gradients, 1.0 - keep)
-        ahead = [self._whole(one, p) for one, p in zip(torch._foreach_lerp(gradients, momenta, keep), matrices, strict=True)]
-        low = torch.bfloat16 if ahead[0].is_cuda else torch.float32
-        found = self._directions(ahead, [state["variance"] for state in states], [self._cuts[id(p)] for p in matrices], low)
+        low = torch.bfloat16 if gradients[0].is_cuda else torch.float32
         rate, decay = (torch.tensor(float(number)) for number in (group["lr"], group["weight_decay"]))
-        self._apply([local(p) for p in matrices], [self._part(one) for one in found], rate, decay)
+        inputs = torch._foreach_lerp(gradients, momenta, keep)
+        for members in self._together:
+            ahead = [self._whole(inputs[one], matrices[one]) for one in members]
+            cuts = [self._cuts[id(matrices[one])] for one in members]
+            found = self._directions(ahead, [states[one]["variance"] for one in members], cuts, low)
+            self._apply([local(matrices[one]) for one in members], [self._part(one) for one in found], rate, decay)
         for state in states:
             state["step"] += 1
 

@@ -16,8 +16,8 @@ from trainer.data.loader import Loader
 from trainer.data.steps import Steps
 from trainer.distributed.ranks import Ranks, RanksError
 from trainer.presets import Architecture
-from trainer.run_files import checkpoint
-from trainer.scores.scoring import saved_options
+from trainer.run_files import checkpoint_format
+from trainer.run_files.saved_options import saved_options
 
 
 def place(out: str) -> Path:
@@ -59,7 +59,7 @@ def held(folder: Path, ranks: Ranks) -> Iterator[None]:
 
 def refuse_another_run(
     found: Path,
-    state: checkpoint.State,
+    state: checkpoint_format.State,
     folder: Path,
     config: TrainConfig,
     corpus: Corpus,
@@ -70,25 +70,25 @@ def refuse_another_run(
     """ConfigurationError, CheckpointError or LedgerError where a checkpoint is not one that the run in `folder` with these
     options, on this corpus, can have come to; says which of them is another."""
     if state.tokenizer_sha256 != corpus.tokenizer.sha256:
-        raise checkpoint.CheckpointError(f"{found}: trained with another tokenizer than the corpus has; {BUILT_AGAIN}")
+        raise checkpoint_format.CheckpointError(f"{found}: trained with another tokenizer than the corpus has; {BUILT_AGAIN}")
     shape, _ = saved_options(found, state)
     changed = config.differences(state.config)
     if changed:
         raise ConfigurationError(f"{found} was made with other options: {'; '.join(changed)}")
     if state.loader_digest != loader.digest:
-        raise checkpoint.CheckpointError(
+        raise checkpoint_format.CheckpointError(
             f"{found}: trained on other shards (manifest {state.manifest_digest[:12]}…, now {corpus.manifest.digest[:12]}…), so "
             f"position {state.position:,} means other rows"
         )
     if state.position != (here := steps.position(state.step + 1)):
-        raise checkpoint.CheckpointError(
+        raise checkpoint_format.CheckpointError(
             f"{found}: after step {state.step} it stood at position {state.position:,}, and these options would at {here:,}: "
             "steps have other rows now"
         )
     if shape != architecture:
-        raise checkpoint.CheckpointError(f"{found}: it is of a model of another shape than these options make")
+        raise checkpoint_format.CheckpointError(f"{found}: it is of a model of another shape than these options make")
     if state.clipped_steps > state.step or state.tokens > loader.targets(state.position):
-        raise checkpoint.CheckpointError(
+        raise checkpoint_format.CheckpointError(
             f"{found}: {state.tokens:,} tokens and {state.clipped_steps:,} clipped steps are more than {state.step:,} steps have"
         )
     if state.step and found.parent.parent == folder and not (folder / LEDGER).exists():

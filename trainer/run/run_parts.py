@@ -16,15 +16,14 @@ from trainer.data.loader import Budget, Loader, LoaderError, Phase
 from trainer.data.steps import Steps
 from trainer.distributed.agreement import OWN_TO_A_RANK, agreed_layout, refuse_other_ranks
 from trainer.distributed.parallel import Spread
-from trainer.distributed.ranks import Ranks
+from trainer.distributed.ranks import Ranks, usual_dtype
 from trainer.run import run_folder
 from trainer.run.averaging import Ema
 from trainer.run.optimisation import build_optimiser, build_schedule
 from trainer.run.progress import RunProgress
 from trainer.run.speed import Speed
 from trainer.run.trackers import check as check_trackers
-from trainer.run_files import checkpoint, checkpoint_tensors, rewind
-from trainer.scores.scoring import usual_dtype
+from trainer.run_files import checkpoint, checkpoint_format, checkpoint_tensors, rewind
 
 
 class RunParts:
@@ -113,13 +112,13 @@ class RunParts:
             return rewind.checkpoint_of(self.folder, from_step), {}
         return checkpoint.to_resume(self.folder, self.ranks) if resume else (None, {})
 
-    def _held_to(self, state: checkpoint.State | None) -> Continued | None:
+    def _held_to(self, state: checkpoint_format.State | None) -> Continued | None:
         return Continued.of(self.config, self.corpus, self.ranks, self.folder, self.dtype, state, self.progress.note)
 
     def _set_aside(self, from_step: int | None) -> None:
         rewind.set_aside(self.folder, self.step, from_step, self.config)
 
-    def _restore(self, found: Path, state: checkpoint.State) -> None:
+    def _restore(self, found: Path, state: checkpoint_format.State) -> None:
         run_folder.refuse_another_run(
             found, state, self.folder, self.config, self.corpus, self.loader, self.steps, self.architecture
         )

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from trainer.distributed.parallel import local
 
@@ -16,10 +16,11 @@ COMPILED_STEPS = 2
 
 @contextlib.contextmanager
 def without_a_trace(model: nn.Module, optimiser: torch.optim.Optimizer) -> Iterator[None]:
-    """Steps within it train; afterwards model, optimiser and random state are what they were, bit for bit."""
-    weights = [local(parameter).detach().clone() for parameter in model.parameters()]
+    """Steps within it train; afterwards model, optimiser and random state are what they were, bit for bit. What they were lies on
+    the host meanwhile: a GPU that holds a run need not hold a second one while it begins."""
+    weights = [_copy(parameter) for parameter in model.parameters()]
     states = {owner: dict(state) for owner, state in optimiser.state.items()}
-    kept = {owner: {key: local(value).clone() for key, value in state.items()} for owner, state in states.items()}
+    kept = {owner: {key: _copy(value) for key, value in state.items()} for owner, state in states.items()}
     random = torch.get_rng_state()
     yield
     with torch.no_grad():
@@ -31,3 +32,7 @@ def without_a_trace(model: nn.Module, optimiser: torch.optim.Optimizer) -> Itera
                 local(value).copy_(kept[owner][key])
             optimiser.state[owner] = state
     torch.set_rng_state(random)
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return local(tensor).detach().to("cpu", copy=True)

@@ -1,1 +1,1 @@
-"""What a run leaves in its folder, and how it is read again."""
+"""What a run leaves in its folder, and how it is read again. No module here trains."""

@@ -1,8 +1,4 @@
-"""The tensors of a checkpoint, read where they lie, by any number of ranks in any layout.
-
-Nothing that is read is a pickle, lies outside the folder or is a link, and nothing is believed: a strange file is refused in one
-line.
-"""
+"""The tensors of a checkpoint, read where they lie, by any number of ranks in any layout."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from trainer.distributed.parallel import ALONE, Layout, local
-from trainer.run_files.checkpoint import (
+from trainer.run_files.checkpoint_format import (
     FILE_NAME,
     FORMAT,
     INDEX,
@@ -37,7 +33,7 @@ from trainer.run_files.checkpoint import (
     read_text,
     states_of,
     weights_of,
-)  # fmt: skip
+)
 
 OPTIMISER_KEY = re.compile(r"(.+)\.([a-z_]+)")
 ADAMW_STATES = frozenset({"step", "exp_avg", "exp_avg_sq"})

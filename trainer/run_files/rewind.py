@@ -20,7 +20,7 @@ from typing import Any
 
 from manifests.storage import sync_directory
 from trainer.configuration import ConfigurationError, TrainConfig
-from trainer.run_files import checkpoint
+from trainer.run_files import checkpoint, checkpoint_format
 from trainer.run_files.ledger import LEDGER
 from trainer.run_files.metrics import METRICS
 
@@ -41,12 +41,12 @@ class Skipped:
 
 def checkpoint_of(run: Path, step: int) -> Path:
     """The checkpoint of a step; CheckpointError, which names those that are kept, when it is not there or damaged."""
-    folder = dict(checkpoint.kept(run)).get(step, run / checkpoint.CHECKPOINTS / f"step-{step:08d}")
+    folder = dict(checkpoint.kept(run)).get(step, run / checkpoint_format.CHECKPOINTS / f"step-{step:08d}")
     if folder.is_symlink() or not folder.exists():
         kept = ", ".join(str(one) for one in steps_kept(run)) or "none"
-        raise checkpoint.CheckpointError(f"{run}: there is no checkpoint of step {step}; those kept are of steps {kept}")
+        raise checkpoint_format.CheckpointError(f"{run}: there is no checkpoint of step {step}; those kept are of steps {kept}")
     if wrong := checkpoint.fault(folder):
-        raise checkpoint.CheckpointError(wrong)
+        raise checkpoint_format.CheckpointError(wrong)
     return folder
 
 
@@ -55,7 +55,7 @@ def steps_kept(run: Path) -> list[int]:
     return [step for step, _ in checkpoint.kept(run)]
 
 
-def skipped_from(config: TrainConfig, state: checkpoint.State, run: Path | None = None) -> Skipped:
+def skipped_from(config: TrainConfig, state: checkpoint_format.State, run: Path | None = None) -> Skipped:
     """The steps that a resumed run passes over: those it is told now, those it was told before its checkpoint, and those that it
     was told last in `run`, before it died without another checkpoint.
 
@@ -72,12 +72,12 @@ def skipped_from(config: TrainConfig, state: checkpoint.State, run: Path | None 
     return Skipped([*before, *config.skip_steps, *((first, last) for first, last in told if first > state.step)])
 
 
-def skipped_before(state: checkpoint.State) -> list[tuple[int, int]]:
+def skipped_before(state: checkpoint_format.State) -> list[tuple[int, int]]:
     """What the run of a checkpoint was told to skip."""
     try:
         return [(int(first), int(last)) for first, last in state.config.get("skip_steps", ())]
     except (TypeError, ValueError):
-        raise checkpoint.CheckpointError(f"the checkpoint of step {state.step} names no steps that are skipped") from None
+        raise checkpoint_format.CheckpointError(f"the checkpoint of step {state.step} names no steps that are skipped") from None
 
 
 def set_aside(run: Path, step: int, from_step: int | None, config: TrainConfig) -> None:
@@ -87,7 +87,8 @@ def set_aside(run: Path, step: int, from_step: int | None, config: TrainConfig) 
     known = [act["skip_steps"] for act in acts(run)][-1:]
     if from_step is None and (not told or known == [told] or not step):
         return
-    later = [folder for folder in sorted((run / checkpoint.CHECKPOINTS).glob("step-*"), reverse=True) if _step(folder) > step]
+    every = sorted((run / checkpoint_format.CHECKPOINTS).glob("step-*"), reverse=True)
+    later = [folder for folder in every if _step(folder) > step]
     act: dict[str, Any] = {
         "act": "resume" if from_step is None else "rewind",
         "step": step,
@@ -98,7 +99,7 @@ def set_aside(run: Path, step: int, from_step: int | None, config: TrainConfig) 
     }
     if from_step is not None:
         if (run / ASIDE).is_symlink():
-            raise checkpoint.CheckpointError(f"{run / ASIDE} is a link: what is set aside stays in the run")
+            raise checkpoint_format.CheckpointError(f"{run / ASIDE} is a link: what is set aside stays in the run")
         number = 1 + max([int(one.name) for one in (run / ASIDE).glob("[0-9]*") if one.name.isdecimal()], default=0)
         folder = run / ASIDE / str(number)
         folder.mkdir(parents=True)
@@ -109,9 +110,9 @@ def set_aside(run: Path, step: int, from_step: int | None, config: TrainConfig) 
             if (run / name).exists():
                 os.replace(run / name, folder / name)
         if later:
-            (folder / checkpoint.CHECKPOINTS).mkdir()
+            (folder / checkpoint_format.CHECKPOINTS).mkdir()
         for one in later:
-            os.replace(one, folder / checkpoint.CHECKPOINTS / one.name)
+            os.replace(one, folder / checkpoint_format.CHECKPOINTS / one.name)
         act |= {"set_aside": f"{ASIDE}/{number}", "checkpoints": [one.name for one in reversed(later)]}
         sync_directory(str(folder))
     descriptor = os.open(run / LINEAGE, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -130,13 +131,13 @@ def acts(run: Path) -> list[dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")[:-1]
     except (OSError, ValueError) as error:
-        raise checkpoint.CheckpointError(f"{path}: unreadable: {error}") from None
+        raise checkpoint_format.CheckpointError(f"{path}: unreadable: {error}") from None
     for line in lines:
         try:
             act = json.loads(line)
             found.append({**act, "skip_steps": [[int(first), int(last)] for first, last in act["skip_steps"]]})
         except (ValueError, TypeError, KeyError, RecursionError):
-            raise checkpoint.CheckpointError(f"{path}: not a line that a rewind writes: {line[:80]!r}") from None
+            raise checkpoint_format.CheckpointError(f"{path}: not a line that a rewind writes: {line[:80]!r}") from None
     return found
 
 

@@ -75,7 +75,8 @@ DECIDING_FILES = (
     *(f"trainer/{name}.py" for name in (
         "configuration", "data/corpus", "data/loader", "distributed/parallel", "distributed/ranks", "network/feed",
         "network/fused", "network/linear", "network/model", "network/spans", "presets", "run_files/checkpoint",
-        "run_files/checkpoint_tensors", "scores/evaluation", "scores/languages", "scores/scoring",
+        "run_files/checkpoint_format", "run_files/checkpoint_tensors", "run_files/saved_options", "scores/evaluation",
+        "scores/languages", "scores/scoring",
     )),
     *(f"manifests/{name}.py" for name in ("manifest", "order", "packing", "rules", "schemas", "shards", "storage", "terminal")),
 )  # fmt: skip

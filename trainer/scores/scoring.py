@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from trainer.configuration import TrainConfig
 from trainer.data.corpus import BUILT_AGAIN, Corpus
-from trainer.distributed.ranks import Ranks
+from trainer.distributed.ranks import Ranks, usual_dtype
 from trainer.network.model import GPT
-from trainer.presets import Architecture
-from trainer.run_files import checkpoint, checkpoint_tensors
+from trainer.run_files import checkpoint, checkpoint_format, checkpoint_tensors
+from trainer.run_files.saved_options import read_shape
 from trainer.scores.evaluation import Logits, Score, Scored, evaluate_documents
 
 
@@ -73,7 +71,7 @@ def score_documents(
     loaded = load_model(path, ranks)
     folder, state = loaded.folder, loaded.state
     if state.tokenizer_sha256 != corpus.tokenizer.sha256:
-        raise checkpoint.CheckpointError(
+        raise checkpoint_format.CheckpointError(
             f"{folder}: trained with tokenizer {state.tokenizer_sha256[:12]}…, the corpus has {corpus.tokenizer.sha256[:12]}…; "
             f"its token ids mean other texts; {BUILT_AGAIN}"
         )
@@ -89,7 +87,7 @@ class Loaded:
     """A checkpoint's model, on the CPU in float32, and what is known of it."""
 
     folder: Path
-    state: checkpoint.State
+    state: checkpoint_format.State
     config: TrainConfig
     model: GPT
 
@@ -102,36 +100,6 @@ def load_model(path: Path, ranks: Ranks | None = None) -> Loaded:
     model = GPT(architecture)
     checkpoint_tensors.load_weights(folder, model)
     return Loaded(folder, state, config, model.eval())
-
-
-def read_shape(folder: Path, state: checkpoint.State) -> tuple[Architecture, TrainConfig]:
-    """A checkpoint's architecture and options; CheckpointError where its files are too small for a model of that shape, or it is
-    of an unknown version."""
-    architecture, config = saved_options(folder, state)
-    tensors, numbers = checkpoint_tensors.weights_held(folder)
-    if architecture.layers > tensors or architecture.parameters() > numbers:
-        raise checkpoint.CheckpointError(
-            f"{folder}: it holds {tensors:,} tensors of {numbers:,} weights, which are no model of {architecture.layers:,} "
-            f"layers of width {architecture.width:,} and a vocabulary of {architecture.vocabulary:,}"
-        )
-    return architecture, config
-
-
-def saved_options(
-    folder: Path, state: checkpoint.State, changes: Mapping[str, Any] | None = None
-) -> tuple[Architecture, TrainConfig]:
-    """Shape and options as a checkpoint's state has them, the options with `changes`; CheckpointError where they are none of this
-    version."""
-    try:
-        config = TrainConfig.model_validate({**state.config, **(changes or {})})
-        return Architecture.model_validate(state.architecture), config
-    except ValidationError as error:
-        told = checkpoint.in_a_line(error)
-        raise checkpoint.CheckpointError(f"{folder / checkpoint.STATE}: of another version: {told}") from None
-
-
-def usual_dtype(device: str) -> str:
-    return "bfloat16" if device == "cuda" else "float32"
 
 
 def model_logits(model: GPT, dtype: str) -> Logits:

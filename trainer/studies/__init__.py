@@ -1,1 +1,1 @@
-"""What trains in order to learn something about training: reference models, stability, a run again, its batches."""
+"""Small runs that teach about training, and steps of a finished run looked at again."""

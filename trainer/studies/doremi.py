@@ -37,7 +37,7 @@ from trainer.presets import Architecture
 from trainer.run.loop import Run, train
 from trainer.run.optimisation import set_rate
 from trainer.run.progress import RunProgress
-from trainer.run_files import checkpoint, checkpoint_tensors
+from trainer.run_files import checkpoint, checkpoint_format, checkpoint_tensors
 from trainer.run_files.ledger import Ledger
 from trainer.run_files.metrics import DivergedError, Metrics, Readings
 
@@ -213,7 +213,7 @@ def _part_of(config: TrainConfig, out: Path, **changes: Any) -> TrainConfig:
 def _architecture(folder: Path, corpus: Corpus) -> Architecture:
     state = checkpoint.load_state(folder)
     if state.tokenizer_sha256 != corpus.tokenizer.sha256:
-        raise checkpoint.CheckpointError(
+        raise checkpoint_format.CheckpointError(
             f"{folder}: trained with tokenizer {state.tokenizer_sha256[:12]}…, the corpus has {corpus.tokenizer.sha256[:12]}…; "
             "nats per token would not compare"
         )

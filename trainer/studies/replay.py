@@ -16,10 +16,10 @@ from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.distributed.ranks import Ranks
 from trainer.run.loop import Outcome, Run
 from trainer.run.progress import RunProgress
-from trainer.run_files import checkpoint, rewind
+from trainer.run_files import checkpoint, checkpoint_format, rewind
 from trainer.run_files.ledger import Ledger
 from trainer.run_files.metrics import METRICS, DivergedError, Metrics, Readings, read_rows
-from trainer.scores.scoring import saved_options
+from trainer.run_files.saved_options import saved_options
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Replay(Run):
     def _beginning(self, resume: bool, from_step: int | None) -> tuple[Path | None, dict[str, str]]:
         return self.found, {}
 
-    def _held_to(self, state: checkpoint.State | None) -> None:
+    def _held_to(self, state: checkpoint_format.State | None) -> None:
         """Steps are what they are, whatever the gate says at the end."""
 
     def _set_aside(self, from_step: int | None) -> None:
@@ -147,13 +147,13 @@ def _checkpoint_before(run: Path, step: int) -> tuple[Path, dict[str, str]]:
         passed_over[str(folder)] = wrong.replace(f"{folder}/", "")
     told = "".join(f"; {name}: {why}" for name, why in passed_over.items())
     kept = ", ".join(str(one) for one in rewind.steps_kept(run)) or "none"
-    raise checkpoint.CheckpointError(
+    raise checkpoint_format.CheckpointError(
         f"{run}: no whole checkpoint of a step before {step:,} is kept (there are: {kept}{told}); --checkpoint-every "
         "and --keep decide how many a run keeps"
     )
 
 
-def _configuration(run: Path, found: Path, state: checkpoint.State, scratch: Path, manifest: str | None) -> TrainConfig:
+def _configuration(run: Path, found: Path, state: checkpoint_format.State, scratch: Path, manifest: str | None) -> TrainConfig:
     skipped = rewind.skipped_before(state)
     try:
         ranges = read_ledger(run).ranges

@@ -11,8 +11,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from manifests.manifest import Manifest
-from manifests.verification.verify import listed_files
+from manifests.manifest import Manifest, listed_files
 from tests.stages.exports.corpora import run
 
 PUBLICATION = [

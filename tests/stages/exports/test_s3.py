@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from manifests.manifest import Manifest
+from manifests.manifest import Manifest, listed_files
 from manifests.storage import Folder
-from manifests.verification.verify import listed_files
 from stages.exports import FORMATS
 from tests.pipeline.test_object_store import store  # noqa: F401 - the fixture
 from tests.stages.exports.corpora import files, run

@@ -352,17 +352,26 @@ def checkpoint_interval(mtbf: float, writing: float) -> Checkpoints:
 
 def _held(record: RunRecord, number_bytes: int, micro_batches: int) -> float:
     """Bytes of weights, gradients, moments and running average of a rank, float32 each, and of what is made of them: weights in
-    bfloat16, and the buckets in which DistributedDataParallel shares gradients of float32. `--accumulate whole` gathers weights,
-    and sums whole gradients instead of the rank's share of them, which is made of these at the end of a step."""
-    parameters, float32 = record.architecture.parameters(), number_bytes == FLOAT32_BYTES
+    bfloat16, and the buckets in which DistributedDataParallel shares gradients of float32, which are the gradients themselves
+    where each micro-batch is shared. `--accumulate whole` gathers weights, and sums whole gradients instead of the rank's share
+    of them, which is made of these at the end of a step. What is gathered block by block is there twice, one block being
+    computed and one on its way; tables and head are one such group, and stay."""
+    architecture = record.architecture
+    parameters, several = architecture.parameters(), micro_batches > 1
     held = 3 * FLOAT32_BYTES * parameters / record.shards  # weights and both moments
     held += 0 if record.config.ema is None else FLOAT32_BYTES * parameters / record.shards
     if record.shards == 1:
-        copies, buckets = 0 if float32 else number_bytes, FLOAT32_BYTES if float32 and record.ranks > 1 else 0
+        copies = 0 if number_bytes == FLOAT32_BYTES else number_bytes
+        buckets = FLOAT32_BYTES if not copies and several and record.ranks > 1 else 0
         return held + (FLOAT32_BYTES + copies + buckets) * parameters
-    if record.config.accumulate == "whole" and micro_batches > 1:
-        return held + (FLOAT32_BYTES + number_bytes) * parameters
-    return held + FLOAT32_BYTES * parameters / record.shards
+    parts = parameters_by_part(architecture)
+    tables = sum(parts.get(name, 0) for name in ("embedding", "head", "value embeddings"))
+    two_blocks = 2 * (parameters - tables) / architecture.layers
+    reduced = FLOAT32_BYTES * (tables + two_blocks)  # gradients as they are sent
+    if record.config.accumulate == "whole" and several:
+        return held + (FLOAT32_BYTES + number_bytes) * parameters + reduced
+    gathered = 2 * number_bytes * tables + number_bytes * two_blocks  # of tables with their gradients
+    return held + FLOAT32_BYTES * parameters / record.shards + gathered + reduced
 
 
 def _block_bytes(architecture: Architecture, slots: int, number_bytes: int) -> float:
