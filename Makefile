@@ -47,10 +47,8 @@ lint: $(VENV)/dev.stamp
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Tests of one file share what they build, so a file stays in one process; each process may start a Ray of its own. One more
-# than there are processors, since tests wait for processes that they started.
-PROCESSES := $(shell processors=$$(nproc 2>/dev/null || echo 2); echo $$((processors < 4 ? processors + 1 : 4)))
-PYTEST := $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile
+# Tests of one file share what they build, so a file stays in one process; each process may start a Ray of its own.
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 test: lint
 	$(PYTEST) -m 'not slow'
