@@ -2,7 +2,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-# Python compiles what it imports; all of torch and ray would take a minute.
+# Python compiles what it imports; all of torch and ray would take a minute. What it compiled it has to keep, though: tests and
+# demo start hundreds of processes, and torch alone takes each of them two seconds more.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 
 .DEFAULT_GOAL := help
