@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -15,9 +17,13 @@ from tests.trainer.ranks_fixture import TINY, in_ranks, losses, options, rows, t
 from trainer.configuration import ConfigurationError, TrainConfig
 from trainer.distributed.parallel import ALONE, Layout, Recompute, Spread, local
 from trainer.distributed.ranks import Ranks
+from trainer.network.linear import Sums
 from trainer.network.model import GPT, document_mask
 from trainer.presets import PRESETS
+from trainer.run.loop import train
 from trainer.run.optimisation import build_adamw
+from trainer.run.progress import RunProgress
+from trainer.run_files.metrics import DivergedError
 from trainer.scores.scoring import score_checkpoint
 
 CPU = torch.device("cpu")
@@ -97,6 +103,46 @@ def test_two_models_in_bfloat16_train_like_one(manifest: Path, tmp_path: Path, c
     assert found == pytest.approx(expected, rel=2e-3)
     norms = [[row["grad_norm"] for row in rows(tmp_path / name)] for name in ("run", "alone")]
     assert norms[0] == pytest.approx(norms[1], rel=3e-2)
+
+
+def replicas_apart(ranks: Ranks, kind: Literal["ddp", "fsdp", "hsdp"]) -> None:
+    """One rank's weights are changed in the last bit of one number."""
+    spread = Spread(ARCHITECTURE, Layout.of(kind, None, ranks), CPU, "float32", seed=5)
+    assert spread.unlike(ranks) == []
+    name, parameter = list(spread.model.named_parameters())[3]
+    if ranks.rank == ranks.world - 1:
+        local(parameter).detach().view(torch.int32).view(-1)[-1] += 1
+    assert spread.unlike(ranks) == ([] if kind == "fsdp" else [name])
+
+
+@pytest.mark.parametrize(
+    ("kind", "world"),
+    [("ddp", 2), pytest.param("fsdp", 2, marks=pytest.mark.slow), pytest.param("hsdp", 4, marks=pytest.mark.slow)],
+)
+def test_replicas_that_differ_in_one_bit_are_found_by_every_rank(kind: str, world: int) -> None:
+    assert in_ranks(world, replicas_apart, kind) == [0] * world
+
+
+def train_apart(ranks: Ranks, chosen: dict[str, Any]) -> None:
+    """A rank loses what the others sent for one layer's gains, as a wrong reduction would."""
+    if not ranks.first:
+        averaged = Sums.averaged
+
+        @contextlib.contextmanager
+        def losing(sums: Sums) -> Iterator[None]:
+            with averaged(sums):
+                yield
+            next(one for one in sums._parameters if one.ndim == 1).grad.mul_(0.5)  # type: ignore[union-attr]
+
+        Sums.averaged = losing  # type: ignore[method-assign]
+    with pytest.raises(DivergedError, match=r"step 4: replicas of the model hold different weights"):
+        train(TrainConfig.check(**chosen), ranks, RunProgress(False, 100), False)
+
+
+def test_a_run_whose_replicas_went_apart_ends_before_it_saves(manifest: Path, tmp_path: Path) -> None:
+    chosen = options(manifest, tmp_path / "run", parallel="ddp", dtype="bfloat16", steps=8, checkpoint_every=4)
+    assert in_ranks(2, train_apart, chosen) == [0, 0]
+    assert not list((tmp_path / "run").glob("checkpoints/step-*"))
 
 
 def spread_in(ranks: Ranks, layout: Layout, out: str) -> None:

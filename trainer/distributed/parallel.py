@@ -214,6 +214,17 @@ class Spread:
         bad = sum((~torch.isfinite(local(parameter))).any() for parameter in self.model.parameters())
         return not ranks.maximum([float(bad)])[0]
 
+    def unlike(self, ranks: Ranks) -> list[str]:
+        """Names of weights that replicas should hold alike, bit for bit, and do not. Every rank gives the same names."""
+        if self.layout.replicas == 1:
+            return []
+        names = [name for name, _ in self.model.named_parameters()]
+        words = [local(parameter).detach().contiguous().view(torch.int32) for parameter in self.model.parameters()]
+        sums = torch.stack([one.sum(dtype=torch.int64) for one in words]).tolist()  # exact, in whatever order
+        said = [text.split() for text in ranks.texts(" ".join(map(str, sums)))]
+        groups = [[said[rank] for rank in self.layout.holders(shard)] for shard in range(self.layout.shards)]
+        return [name for at, name in enumerate(names) if any(len({one[at] for one in group}) > 1 for group in groups)]
+
     def whole(self, copied: bool = False) -> GPT:
         """The model as one process would have it, on this rank's device: the model itself unless it is in shards or to be
         `copied`, else a copy in float32. All ranks must call this together."""

@@ -235,6 +235,11 @@ class Run(RunParts):
         self._look(readings, metrics, all_of_them=True)
         if not self.spread.finite(self.ranks):
             raise DivergedError(f"step {self.step}: weights are no longer finite; nothing was saved of it")
+        if unlike := self.spread.unlike(self.ranks):
+            raise DivergedError(
+                f"step {self.step}: replicas of the model hold different weights, {unlike[0]} first of {len(unlike)}: gradients "
+                "were not shared as they should be, or a GPU computes wrongly; nothing was saved of it"
+            )
         if ledger:
             ledger.commit()
         self._finish_save()
