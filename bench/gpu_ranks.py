@@ -134,13 +134,14 @@ def scaling(given: argparse.Namespace) -> None:
 
 
 def resume(given: argparse.Namespace) -> None:
-    """A checkpoint from all ranks goes on on half of them and on one, and each row is taken once."""
+    """A checkpoint from all ranks goes on on half of them and on one, and each row is taken once. Differences are those of the
+    steps after it."""
     world = given.counts[-1]
-    table("A checkpoint of step 4 of 8, resumed", "written by", "read by", "largest relative difference", "rows", "")
+    table("A checkpoint of step 4 of 8, resumed", "written by", "read by", "losses", "gradient norms", "rows", "")
     for kind in layouts(("fsdp", "hsdp"), world):
         whole = trained(given, world, f"resume-{kind}", steps=8, parallel=kind, checkpoint_every=4, keep=9, dtype="float32")
         if isinstance(whole, str):
-            row(f"{kind} on {world}", "", "", "", f"failed: {whole}")
+            row(f"{kind} on {world}", "", "", "", "", f"failed: {whole}")
             continue
         half = max(1, world // 2)
         readings = ((world, kind), (half, "fsdp"), (half, "ddp"), (1, "ddp")) if kind == "fsdp" else ((half, "ddp"),)
@@ -150,14 +151,14 @@ def resume(given: argparse.Namespace) -> None:
             shutil.rmtree(given.folder / name / "checkpoints" / "step-00000008", ignore_errors=True)
             again = trained(given, readers, name, True, steps=8, parallel=reading, checkpoint_every=4, keep=9, dtype="float32")
             if isinstance(again, str):
-                row(f"{kind} on {world}", f"{reading} on {readers}", "", "", f"failed: {again}")
+                row(f"{kind} on {world}", f"{reading} on {readers}", "", "", "", f"failed: {again}")
                 continue
-            difference, gapless = apart(metric(again, "loss"), metric(whole, "loss")), once_each(again)
-            good = difference <= TOLERANCES["float32"] and gapless
+            of_losses, of_norms = (apart(metric(again, one)[4:], metric(whole, one)[4:]) for one in ("loss", "grad_norm"))
+            gapless = once_each(again)
+            good = gapless and of_losses <= TOLERANCES["float32"] and of_norms <= NORM_TOLERANCES["float32"]
             row(
-                f"{kind} on {world}", f"{reading} on {readers}", f"{difference:.1e}",
-                "once each" if gapless else "LOST OR REPEATED",
-                "equal" if good else "NOT EQUAL",
+                f"{kind} on {world}", f"{reading} on {readers}", f"{of_losses:.1e}", f"{of_norms:.1e}",
+                "once each" if gapless else "LOST OR REPEATED", "equal" if good else "NOT EQUAL",
             )  # fmt: skip
 
 
