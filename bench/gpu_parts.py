@@ -585,6 +585,8 @@ PARTS: dict[str, Callable[..., None]] = {
 }  # fmt: skip
 
 if __name__ == "__main__":
+    if not torch.cuda.is_available():
+        raise SystemExit(f"{__doc__}\nA GPU is needed. Parts: {', '.join(PARTS)}")
     torch.set_float32_matmul_precision("high")
     print(torch.__version__, torch.cuda.get_device_name(), torch.backends.cudnn.version())
     for part in sys.argv[1:] or PARTS:

@@ -203,9 +203,18 @@ def _gate(result: dict[str, Any]) -> list[str]:
     return [
         "### Gate",
         f"Written before the run (SHA-256 `{_code(gate.get('gate_sha256', ''))}`), in {_plain(gate.get('unit', ''))}; {by}. "
-        f"The run's decision: {'pass' if gate.get('passed') is True else 'fail'}.",
+        f"The run's decision: {'pass' if gate.get('passed') is True else 'fail'}.{_earlier(result.get('earlier_gates'))}",
         _table(headings, rows),
     ]
+
+
+def _earlier(decisions: object) -> str:
+    """What was decided before the run went on."""
+    said = ""
+    for one in map(_object, decisions if isinstance(decisions, list) else []):
+        word = "pass" if _object(one.get("gate")).get("passed") is True else "fail"
+        said += f" After {_number(one.get('steps'))} steps, before it went on: {word}."
+    return said
 
 
 def _decontamination(manifest: Manifest) -> list[str]:

@@ -227,7 +227,56 @@ def test_a_save_that_cannot_be_written_is_told_of_and_leaves_the_one_before(tmp_
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert len(saver.failures) == 1
     assert saver.failures[0].startswith("step-00000200 was not saved: rank 0: ")
+    assert [one.name for one in (tmp_path / checkpoint_format.CHECKPOINTS).iterdir()] == ["step-00000100"]  # nothing is in the way
     assert checkpoint.resolve(tmp_path).name == "step-00000100"
+
+
+def test_a_checkpoint_counts_though_an_older_one_cannot_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def immovable(run: Path, count: int) -> None:
+        raise PermissionError(1, "Operation not permitted", "state.json")
+
+    monkeypatch.setattr(checkpoint, "keep_newest", immovable)
+    saver = Saver(tmp_path, Ranks(0, 1, 0, CPU), ALONE, keep=1)
+    saver.begin(state_of(200), *trained(200.0))
+    assert saver.finish() and not saver.failures
+    assert saver.left_over == ["an older checkpoint could not be deleted: [Errno 1] Operation not permitted: 'state.json'"]
+    assert checkpoint.resolve(tmp_path).name == "step-00000200"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64, torch.bool, torch.complex64])
+@pytest.mark.parametrize("key", ["model/weight", "optimiser/weight.exp_avg", "optimiser/weight.step"])
+def test_a_tensor_of_another_type_than_its_place_is_refused_whatever_the_index_says(
+    tmp_path: Path, key: str, dtype: torch.dtype
+) -> None:
+    folder = save(tmp_path, 100)
+    kind, name = key.split("/")
+    file = folder / f"{kind}.safetensors"
+    tensors = load_file(file)
+    save_file({**tensors, name: tensors[name].to(dtype)}, file)
+    index = json.loads((folder / checkpoint_format.INDEX).read_text())
+    index[kind][name]["dtype"] = str(dtype).removeprefix("torch.")
+    (folder / checkpoint_format.INDEX).write_text(json.dumps(index))
+    seal(folder)
+    found, model = checkpoint.resolve(folder), Two(0.0)
+    with pytest.raises(CheckpointError, match=f"{name} is of {index[kind][name]['dtype']}, and not of float32"):
+        checkpoint_tensors.load_weights(found, model)
+        checkpoint_tensors.load_optimiser(found, model, build_adamw(model, 1e-2, 0.1))
+
+
+@pytest.mark.parametrize("shape", [[2**70, 0], [0, 2**70], [-1, 2], [2**63, 1]])
+def test_a_shape_that_no_tensor_has_is_refused_by_every_reader(tmp_path: Path, shape: list[int]) -> None:
+    folder = save(tmp_path, 100)
+    index = json.loads((folder / checkpoint_format.INDEX).read_text())
+    index["model"]["weight"]["shape"] = shape
+    (folder / checkpoint_format.INDEX).write_text(json.dumps(index))
+    seal(folder)
+    for read in (
+        lambda: checkpoint_tensors.weights_held(folder),
+        lambda: list(checkpoint_tensors.weights_in(folder)),
+        lambda: checkpoint_tensors.load_weights(folder, Two(0.0)),
+    ):
+        with pytest.raises(CheckpointError):
+            read()
 
 
 class Hostile:

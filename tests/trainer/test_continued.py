@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from manifests.card import card
 from manifests.commands import app as questions
 from manifests.manifest import Manifest
 from manifests.storage import Folder
@@ -215,6 +216,20 @@ def test_a_resumed_run_is_the_unbroken_one_and_so_is_its_decision(adapt: Adapt, 
     assert read(out / "result.json")["gate"] == read(adapted / "result.json")["gate"]
     assert read(out / "run.json")["continued"] == read(adapted / "run.json")["continued"]
     assert read(out / "config.json")["gate"] == read(adapted / "config.json")["gate"]
+
+
+def test_a_decision_that_was_made_before_the_run_went_on_is_kept(adapt: Adapt, adapted: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(adapted, tmp_path / "run"))
+    first = read(out / "result.json")
+    assert first["earlier_gates"] == []
+    for _ in range(2):  # the second time nothing is left to do, and the same is decided
+        adapt(out, resume=True, steps=first["steps"] + 2)
+        again = read(out / "result.json")
+        assert again["steps"] == first["steps"] + 2
+        assert again["earlier_gates"] == [{"steps": first["steps"], "gate": first["gate"]}]
+    config = read(out / "config.json")
+    told = card(Manifest.load(Folder(str(Path(config["manifest"]).parent))), config, read(out / "run.json"), again, {})
+    assert f"After {first['steps']} steps, before it went on: " in told
 
 
 def test_the_decision_is_made_again_from_the_runs_record_alone(base: Path, manifest: Path, tmp_path: Path) -> None:

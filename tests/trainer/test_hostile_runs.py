@@ -144,7 +144,7 @@ REFUSED: dict[str, tuple[Harm, str]] = {
     "a file above": (first_part(file="../../metrics.jsonl"), "is not the name of a file|numbers, in files"),
     "a shape of more than memory": (
         changed(checkpoint_format.INDEX, lambda index: index["model"]["embedding.weight"].update(shape=[10**30])),
-        "this model needs|numbers, in files of",
+        "this model needs|numbers, in files of|should be less than",
     ),
     "weights that are no numbers": (tensors(checkpoint_format.WEIGHTS, "norm"), "norm.weight has numbers that are not finite"),
     "a header of exabytes": (header(b"{}", 2**62), "header too large"),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +31,7 @@ from trainer.data.corpus import Corpus, CorpusError
 from trainer.data.loader import Loader, LoaderError
 from trainer.distributed.ranks import Ranks, RanksError
 from trainer.network.flops import causal_flops_per_token, palm_flops_per_token
+from trainer.run import loop
 from trainer.run.loop import Outcome, train
 from trainer.run.progress import RunProgress
 from trainer.run_files import checkpoint, checkpoint_format, checkpoint_tensors
@@ -227,6 +231,30 @@ def test_a_diverged_run_never_overwrites_its_last_good_checkpoint(manifest: Path
     assert saved
     for folder in saved:
         assert all(bool(torch.isfinite(tensor).all()) for tensor in load_file(folder / checkpoint_format.WEIGHTS).values())
+
+
+def test_a_checkpoint_that_was_being_written_when_the_run_diverged_is_completed(
+    manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of step 2 is written until the loss of step 3 was seen."""
+    seen, write = threading.Event(), checkpoint._write
+    checked = loop.check_step
+
+    def slow(*arguments: Any) -> Any:
+        assert seen.wait(60)
+        return write(*arguments)
+
+    def at_step_3(step: int, loss: float, gradient_norm: float) -> DivergedError | None:
+        if step == 3:
+            seen.set()
+        return checked(step, math.nan if step == 3 else loss, gradient_norm)
+
+    monkeypatch.setattr(checkpoint, "_write", slow)
+    monkeypatch.setattr(loop, "check_step", at_step_3)
+    with pytest.raises(DivergedError, match="step 3: the loss is nan"):
+        run(manifest, tmp_path / "run", steps=8, checkpoint_every=2)
+    assert [one.name for one in (tmp_path / "run" / checkpoint_format.CHECKPOINTS).iterdir()] == ["step-00000002"]
+    assert checkpoint.fault(tmp_path / "run" / checkpoint_format.CHECKPOINTS / "step-00000002") is None
 
 
 def test_the_last_line_is_the_result_and_nothing_else_is_on_standard_output(manifest: Path, tmp_path: Path) -> None:

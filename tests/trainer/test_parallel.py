@@ -113,6 +113,11 @@ def replicas_apart(ranks: Ranks, kind: Literal["ddp", "fsdp", "hsdp"]) -> None:
     if ranks.rank == ranks.world - 1:
         local(parameter).detach().view(torch.int32).view(-1)[-1] += 1
     assert spread.unlike(ranks) == ([] if kind == "fsdp" else [name])
+    if ranks.rank == ranks.world - 1:
+        local(parameter).detach().view(torch.int32).view(-1)[-1] -= 1
+        parameter = spread.model.embedding.weight
+        local(parameter).detach().copy_(local(parameter).detach().flip(0))
+    assert spread.unlike(ranks) == ([] if kind == "fsdp" else ["embedding.weight"])
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    checkpoint: Annotated[Path, typer.Argument(help="A run's folder, or one of its checkpoints.", metavar="RUN_OR_CHECKPOINT")],
+    checkpoint: CheckpointArgument,
     manifest: Manifest,
     split: Annotated[HeldOut, typer.Option(help="Which held-out documents.")] = HeldOut.validation,
     sequence_length: Annotated[
@@ -50,17 +50,19 @@ def evaluate(
     if sequence_length is not None and sequence_length < 2:
         end(BAD_USAGE, f"--sequence-length {sequence_length}: a row needs at least 2 tokens")
     from manifests.storage import Folder
+    from trainer.run_files.released import weights_folder
     from trainer.scores.document_scores import DocumentScores
     from trainer.scores.scoring import score_documents
 
     with ranks_of(device) as ranks:
         if ranks.first:  # it may take minutes, as on a CPU
             print(f"scoring the {split.value} split", file=sys.stderr, flush=True)
-        scored, corpus, origin = score_documents(checkpoint, manifest, split.value, ranks, sequence_length, dtype.value, cache)
+        held, length = weights_folder(checkpoint), sequence_length
+        scored, corpus, origin = score_documents(held, manifest, split.value, ranks, length, dtype.value, cache)
         score = scored.score
         if documents is not None and ranks.first:
-            held = DocumentScores.of_evaluation(scored, corpus)
-            held.write(Folder(str(documents.absolute().parent)), documents.name)
+            costs = DocumentScores.of_evaluation(scored, corpus)
+            costs.write(Folder(str(documents.absolute().parent)), documents.name)
     if ranks.first:
         name = "val" if split is HeldOut.validation else split.value
         warnings = origin.warnings(score.sequence_length)

@@ -71,6 +71,8 @@ class Run(RunParts):
         self.noise = GradientNoise()
         self.stopped_by: int | None = None
         self.exhausted: str | None = None
+        self._diverged: DivergedError | None = None
+        """What this rank saw of it; all ranks hear of it before the next step."""
         self._origin = self._last_look = self.began
 
     def go(self) -> Outcome:
@@ -225,24 +227,18 @@ class Run(RunParts):
             }
             if metrics:
                 metrics.write(row)
-            check_step(facts["step"], loss, norm)
+            self._diverged = self._diverged or check_step(facts["step"], loss, norm)
             self.progress.step(row, facts["budget_spent"])
 
     def _save(self, readings: Readings, metrics: Metrics | None, ledger: Ledger | None) -> None:
         """Begins a checkpoint of this moment, unless the model has diverged: a step's loss is that of the weights before its
         update, so the weights are looked at too. The time this takes is not the budget's; what is written meanwhile is free."""
         paused = time.perf_counter()
+        self._finish_save()  # first: it is sound, whatever this one is
         self._look(readings, metrics, all_of_them=True)
-        if not self.spread.finite(self.ranks):
-            raise DivergedError(f"step {self.step}: weights are no longer finite; nothing was saved of it")
-        if unlike := self.spread.unlike(self.ranks):
-            raise DivergedError(
-                f"step {self.step}: replicas of the model hold different weights, {unlike[0]} first of {len(unlike)}: gradients "
-                "were not shared as they should be, or a GPU computes wrongly; nothing was saved of it"
-            )
+        self._sound()
         if ledger:
             ledger.commit()
-        self._finish_save()
         state = checkpoint_format.State(
             step=self.step,
             position=self.position,
@@ -266,19 +262,38 @@ class Run(RunParts):
         self._last_look = time.perf_counter()
         readings.mark()
 
+    def _sound(self) -> None:
+        """DivergedError, on all ranks, where a step's figures or the weights show that going on is useless."""
+        self._end_if_diverged(self.ranks.maximum([float(self._diverged is not None)])[0] > 0)
+        if not self.spread.finite(self.ranks):
+            raise DivergedError(f"step {self.step}: weights are no longer finite; nothing was saved of it")
+        if unlike := self.spread.unlike(self.ranks):
+            raise DivergedError(
+                f"step {self.step}: replicas of the model hold different weights, {unlike[0]} first of {len(unlike)}: gradients "
+                "were not shared as they should be, or a GPU computes wrongly; nothing was saved of it"
+            )
+
+    def _end_if_diverged(self, somewhere: bool) -> None:
+        if somewhere:
+            self._finish_save()
+            raise self._diverged or DivergedError(f"step {self.step}: another rank has diverged, and says how")
+
     def _finish_save(self) -> None:
         """Waits for the checkpoint that is being written. One that failed is told of, and the end of the run tries again."""
         if not self.saver.finish():
             self.saved_step = -1
             self.progress.note(f"error: {self.saver.failures[-1]}")
+        while self.saver.left_over:
+            self.progress.note(f"warning: {self.saver.left_over.pop()}")
 
     def _agree(self) -> tuple[float, int]:
         """(share of the budget spent, signal to stop for) as all ranks see it: the clock is that of the slowest. A checkpoint
         that all of them have written is completed here."""
         if self.config.seconds_budget is not None:
             self.spent_seconds = time.perf_counter() - self._origin
-        facts = [self._spent(), float(self.stopped_by or 0), float(self.saver.writing)]
-        spent, stop, writing = self.ranks.maximum(facts)
+        facts = [self._spent(), float(self.stopped_by or 0), float(self.saver.writing), float(self._diverged is not None)]
+        spent, stop, writing, diverged = self.ranks.maximum(facts)
+        self._end_if_diverged(diverged > 0)
         if self.saver.pending and not writing:
             self._finish_save()
         return spent, int(stop)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from manifests.storage import Folder
+from manifests.storage import Folder, json_object
 from trainer.adaptation.gate import Decision
 from trainer.code_digest import code_sha256
 from trainer.run.run_parts import RunParts
@@ -115,6 +115,10 @@ def announce(run: RunParts) -> None:
                 say(f"component {name} will be repeated: {epochs:.1f} epochs")
 
 
+class ResultError(Exception):
+    """A result that is not there, or that no run has written."""
+
+
 def write_result(run: RunParts, outcome: Outcome) -> None:
     """`result.json`, and the picture beside it where it can be drawn; tells what is in it."""
     score, say = outcome.score, run.progress.note
@@ -130,7 +134,7 @@ def write_result(run: RunParts, outcome: Outcome) -> None:
         "exhausted": outcome.exhausted,
         "score": None if score is None else score.as_json(),
         "picture": None if picture is None else picture.name,
-        **({} if outcome.gate is None else {"gate": outcome.gate.as_json()}),
+        **({} if outcome.gate is None else {"gate": outcome.gate.as_json(), "earlier_gates": _earlier_gates(run)}),
         **_averaged(run, outcome.averaged),
     }
     _folder(run).write_json("result.json", result)
@@ -143,6 +147,21 @@ def write_result(run: RunParts, outcome: Outcome) -> None:
         say(score.describe())
     if outcome.averaged is not None:
         say(f"running average: {outcome.averaged.describe()}")
+
+
+def _earlier_gates(run: RunParts) -> list[dict[str, Any]]:
+    """What was decided of this run after fewer steps, before it went on: a gate that failed is not forgotten when one passes."""
+    try:
+        before = json_object(run.folder / "result.json", ResultError, "")
+    except ResultError:
+        return []
+    earlier = [one for one in before.get("earlier_gates", []) if isinstance(one, dict)]
+    if "gate" in before and before.get("steps") != run.step:
+        earlier.append({"steps": before.get("steps"), "gate": before["gate"]})
+    for one in earlier:
+        word = one["gate"].get("gate") if isinstance(one.get("gate"), dict) else None
+        run.progress.note(f"gate={word} after {one.get('steps')} steps, before this run went on: kept in result.json")
+    return earlier
 
 
 def _averaged(run: RunParts, score: Score | None) -> dict[str, Any]:

@@ -61,6 +61,8 @@ class Saver:
         self.run, self.ranks, self.layout, self.keep, self.shared = run, ranks, layout, keep, shared
         self.failures: list[str] = []
         """What went wrong with saves so far, the same on every rank."""
+        self.left_over: list[str] = []
+        """What was to be deleted and could not be, as the first rank saw it."""
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._coming: Future[dict[str, Any]] | None = None
         self._folder = run
@@ -138,6 +140,8 @@ class Saver:
             troubles = [one for one in self.ranks.texts(trouble) if one]
         if troubles:
             self.failures.append(f"{self._folder.name} was not saved: {'; '.join(troubles)}")
+            if self.ranks.first:  # what was written of it may be what fills the disk
+                shutil.rmtree(self._folder.with_name(TEMPORARY_PREFIX + self._folder.name), ignore_errors=True)
         return not troubles
 
     def close(self) -> None:
@@ -148,12 +152,18 @@ class Saver:
         temporary = self._folder.with_name(TEMPORARY_PREFIX + self._folder.name)
         step = int(self._folder.name.removeprefix("step-"))
         Folder(str(temporary.absolute())).write(RECORD, _text({"format": FORMAT, "step": step, "files": files}).encode())
+        aside = self._folder.with_name(f"{TEMPORARY_PREFIX}replaced-{self._folder.name}")
         if self._folder.exists():
-            shutil.rmtree(self._folder)
+            shutil.rmtree(aside, ignore_errors=True)
+            os.replace(self._folder, aside)
         os.replace(temporary, self._folder)
         sync_directory(str(self._folder.parent))
-        if self.keep is not None:
-            keep_newest(self.run, self.keep)
+        try:
+            shutil.rmtree(aside, ignore_errors=True)
+            if self.keep is not None:
+                keep_newest(self.run, self.keep)
+        except OSError as error:  # this one is saved
+            self.left_over.append(f"an older checkpoint could not be deleted: {error}")
 
     def _share_out(self, kinds: dict[str, dict[str, Tensor]]) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Tensor]]]:
         """(index of all that is written, tensors that this rank writes by file). Every rank gives the same index: of those that

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -71,7 +71,7 @@ class Part(BaseModel):
 class Entry(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    shape: list[int]
+    shape: list[Annotated[int, Field(ge=0, lt=2**48)]]
     dtype: str
     parts: list[Part]
 

@@ -86,12 +86,12 @@ def load_optimiser(folder: Path, model: torch.nn.Module, optimiser: torch.optim.
                 raise CheckpointError(f"{folder / INDEX}: {name} belongs to no parameter of this model")
             parameter = parameters[found[1]]
             if entry.shape == list(parameter.shape):
-                state = torch.zeros_like(parameter, dtype=held.dtype(name, entry), requires_grad=False)
+                state = torch.zeros_like(parameter, dtype=torch.float32, requires_grad=False)
             elif not entry.shape:
                 place = parameter.device if steps_on_device[id(parameter)] else "cpu"
-                state = torch.zeros((), dtype=held.dtype(name, entry), device=place)
+                state = torch.zeros((), dtype=torch.float32, device=place)
             elif name in wanted and entry.shape == list(wanted[name].shape):
-                state = torch.zeros_like(wanted[name], dtype=held.dtype(name, entry))
+                state = torch.zeros_like(wanted[name], dtype=torch.float32)
             else:
                 raise CheckpointError(f"{folder / INDEX}: {name} has shape {entry.shape}, its parameter {list(parameter.shape)}")
             held.fill(name, entry, state, ALONE if layout.everywhere(state) else layout)
@@ -113,7 +113,7 @@ def weights_in(folder: Path, ema: bool = False) -> Iterator[tuple[str, Tensor]]:
         for name, entry in sorted(index.items()):
             if name not in held.index.model or entry.shape != held.index.model[name].shape:
                 raise CheckpointError(f"{folder / INDEX}: {name} is no average of a weight")
-            tensor = torch.empty(entry.shape, dtype=held.dtype(name, entry))
+            tensor = torch.empty(entry.shape, dtype=torch.float32)
             held.fill(name, entry, tensor, ALONE)
             yield name, tensor
 
@@ -173,6 +173,8 @@ class _Held:
         where = f"{self.folder / INDEX}: {name}"
         if entry.shape != list(into.shape):
             raise CheckpointError(f"{where} has shape {entry.shape}, and this model needs {list(into.shape)}")
+        if self.dtype(name, entry) != into.dtype:
+            raise CheckpointError(f"{where} is of {entry.dtype}, and not of {dtype_name(into.dtype)}")
         own, count = local(into), entry.shape[0] if entry.shape else 1
         first, rows = layout.rows(count) if entry.shape else (0, 1)
         at = 0

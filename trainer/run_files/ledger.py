@@ -46,9 +46,12 @@ class Ledger:
     def commit(self) -> None:
         """Makes what was consumed so far durable; called before a checkpoint that counts it."""
         if self._open:
-            self._file.writelines(json.dumps(line) + "\n" for line in self._open)
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            try:
+                self._file.writelines(json.dumps(line) + "\n" for line in self._open)
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(self.path)) from None
             self._open = []
 
     def close(self) -> None:

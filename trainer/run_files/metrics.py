@@ -95,8 +95,11 @@ class Metrics:
 
     def write(self, row: dict[str, Any]) -> None:
         """Figures that are not finite are written as null: JSON has no other word for them."""
-        self._file.write(json.dumps(_finite(row)) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(_finite(row)) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
         if self._follow:
             self._follow(row)
 
@@ -104,15 +107,15 @@ class Metrics:
         self._file.close()
 
 
-def check_step(step: int, loss: float, gradient_norm: float) -> None:
-    """DivergedError when a step's loss, or the gradient it was updated with, shows that going on is useless."""
+def check_step(step: int, loss: float, gradient_norm: float) -> DivergedError | None:
+    """What is to be raised when a step's loss, or the gradient it was updated with, shows that going on is useless."""
     if not math.isfinite(loss) or loss > LOSS_LIMIT:
         what = f"the loss is {loss:g} (limit {LOSS_LIMIT:g})"
     elif not math.isfinite(gradient_norm):
         what = f"the gradient norm is {gradient_norm:g}"
     else:
-        return
-    raise DivergedError(f"step {step}: {what}; stopped. A lower --learning-rate or a longer --warmup usually helps")
+        return None
+    return DivergedError(f"step {step}: {what}; stopped. A lower --learning-rate or a longer --warmup usually helps")
 
 
 def read_lines(path: Path) -> list[str]:

@@ -200,6 +200,7 @@ class Proxy(Run):
 
     def _save(self, readings: Readings, metrics: Metrics | None, ledger: Ledger | None) -> None:
         self._look(readings, metrics, all_of_them=True)
+        self._sound()
         if ledger:
             ledger.commit()
         self.saved_step = self.step

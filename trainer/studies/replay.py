@@ -128,6 +128,7 @@ class Replay(Run):
 
     def _save(self, readings: Readings, metrics: Metrics | None, ledger: Ledger | None) -> None:
         self._look(readings, metrics, all_of_them=True)
+        self._end_if_diverged(self._diverged is not None)
         self.saved_step = self.step
 
     def _write_result(self, outcome: Outcome) -> None:
