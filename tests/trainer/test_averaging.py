@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
+from manifests import release
 from manifests.commands import app as questions
 from tests.trainer.corpus_fixture import learnable_corpus
 from tests.trainer.ranks_fixture import TINY, options, train_alone, train_in
@@ -24,7 +25,7 @@ from trainer.distributed.ranks import Ranks
 from trainer.export.huggingface import export
 from trainer.run.averaging import Ema, average
 from trainer.run.optimisation import build_adamw
-from trainer.run_files import checkpoint, checkpoint_tensors
+from trainer.run_files import checkpoint, checkpoint_tensors, released
 from trainer.run_files.checkpoint_format import CheckpointError
 from trainer.scores.scoring import load_model, score_checkpoint
 
@@ -279,8 +280,8 @@ def test_weights_that_are_not_finite_have_no_average(run: Path, tmp_path: Path) 
 
 
 def test_a_release_tells_what_the_average_scored_and_gives_it_away(manifest: Path, run: Path, tmp_path: Path) -> None:
-    released = CliRunner().invoke(questions, ["release", str(run), "--corpus", str(manifest), "--output", str(tmp_path / "made")])
-    assert released.exit_code == 0, released.output
+    made = CliRunner().invoke(questions, ["release", str(run), "--corpus", str(manifest), "--output", str(tmp_path / "made")])
+    assert made.exit_code == 0, made.output
     card, told = (tmp_path / "made" / "README.md").read_text(), result(run)
     low, high = told["ema"]["score"]["interval"]
     figures = f"{told['ema']['score']['val_bpb']:.4f} | {low:.4f} to {high:.4f} | 20 |"
@@ -294,6 +295,14 @@ def test_a_release_tells_what_the_average_scored_and_gives_it_away(manifest: Pat
             assert (tmp_path / name / file).read_bytes() == (tmp_path / "of-run" / file).read_bytes()
     with pytest.raises(ConfigurationError, match="one checkpoint"):
         average(tmp_path / "made", tmp_path / "more", ema=True, steps=[6])
+    assert (tmp_path / "made" / released.WEIGHTS).is_dir() and released.WEIGHTS == release.WEIGHTS
+    scores = []
+    for where in (tmp_path / "made", run):
+        asked = ["evaluate", str(where), "--manifest", str(manifest), "--device", "cpu", "--json"]
+        scored = CliRunner().invoke(app, asked)
+        assert scored.exit_code == 0, scored.output
+        scores.append(json.loads(scored.stdout)["val_bpb"])
+    assert scores[0] == scores[1]
 
 
 def test_a_run_without_an_average_has_none_to_take_out(manifest: Path, tmp_path: Path) -> None:

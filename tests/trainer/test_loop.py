@@ -33,7 +33,9 @@ from trainer.distributed.ranks import Ranks, RanksError
 from trainer.network.flops import causal_flops_per_token, palm_flops_per_token
 from trainer.run import loop
 from trainer.run.loop import Outcome, train
+from trainer.run.optimisation import build_adamw
 from trainer.run.progress import RunProgress
+from trainer.run.warm_up import without_a_trace
 from trainer.run_files import checkpoint, checkpoint_format, checkpoint_tensors
 from trainer.run_files.metrics import METRICS, DivergedError
 from trainer.scores.scoring import score_checkpoint
@@ -305,6 +307,17 @@ def test_warming_up_changes_nothing_that_is_trained(manifest: Path, tmp_path: Pa
     run(manifest, tmp_path / "warm", clock="warm")
     run(manifest, tmp_path / "cold", clock="cold")
     assert losses(tmp_path / "warm") == losses(tmp_path / "cold")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="what a GPU holds is seen on one")
+def test_what_a_run_was_before_it_warmed_up_lies_on_the_host() -> None:
+    model = torch.nn.Linear(1_024, 1_024, bias=False, device="cuda")
+    optimiser = build_adamw(model, 1e-3, 0.1)
+    model(torch.ones(1, 1_024, device="cuda")).sum().backward()
+    optimiser.step()
+    before = torch.cuda.memory_allocated()
+    with without_a_trace(model, optimiser):
+        assert torch.cuda.memory_allocated() == before
 
 
 def test_a_component_s_loss_and_epochs_are_reported_by_name(tmp_path: Path) -> None:

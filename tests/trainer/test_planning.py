@@ -478,7 +478,7 @@ def test_whole_models_have_buckets_in_float32_alone(tmp_path: Path) -> None:
         ("8b", 2, 2, 2, "sharded", 99.6),
     ],
 )
-def test_estimates_are_within_a_twentieth_of_what_h200s_held(
+def test_estimates_are_within_three_hundredths_of_what_h200s_held(
     tmp_path: Path, preset: str, rows: int, ranks: int, shards: int, accumulate: str, gigabytes: float
 ) -> None:
     architecture, length = PRESETS[preset].build(32_768), PRESETS[preset].sequence_length
@@ -494,7 +494,7 @@ def test_estimates_are_within_a_twentieth_of_what_h200s_held(
         "accumulate": accumulate,
     }
     (folder / "config.json").write_text(json.dumps(config))
-    assert measured(RunRecord.read(folder)).estimated_memory == pytest.approx(gigabytes * 1e9, rel=0.05)
+    assert measured(RunRecord.read(folder)).estimated_memory == pytest.approx(gigabytes * 1e9, rel=0.03)
 
 
 def test_a_run_on_a_cpu_has_a_speed_but_no_mfu(tmp_path: Path) -> None:
